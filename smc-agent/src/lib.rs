@@ -1,0 +1,1 @@
+//! smc-agent as a library: see ARCHITECTURE.md for the map of its modules.

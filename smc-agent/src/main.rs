@@ -1,0 +1,2 @@
+//! The smc-agent command.
+fn main() {}

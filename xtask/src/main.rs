@@ -1,0 +1,2 @@
+//! The task runner of this repository.
+fn main() {}
