@@ -1,10 +1,24 @@
-//! The programs that smc-agent loads into the kernel.
+//! The programs that smc-agent loads into the kernel: one file per kind of hook. A hook takes a flow from what the
+//! kernel gives it, has it judged, and acts; the judging itself is smc-agent-common's.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
+#![expect(unreachable_pub, reason = "the crate is one program: nothing is exported but its sections")]
+
+mod hooks;
+mod judge;
+mod kernel;
+mod maps;
+mod offsets;
+mod table;
+
+#[cfg(not(test))]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
+    // Never reached: code that could panic does not pass the verifier.
     loop {}
 }
+
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

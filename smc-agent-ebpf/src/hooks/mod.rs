@@ -1,0 +1,5 @@
+//! One file per kind of hook.
+
+mod fallback;
+mod hs_ctrl;
+mod syn;

@@ -1,0 +1,436 @@
+//! Traffic control: the backend for kernels without `smc_hs_ctrl`. The SMC option of a SYN that the policy refuses
+//! is overwritten with NOPs: on the way out where this host is the client, on the way in where it is the server.
+//!
+//! A packet is touched only if it is a pure SYN (a SYN-ACK without the option would leave a server waiting for a
+//! message that never comes), belongs to a socket of this host (`skb->sk` on the way out, a listener on the way
+//! in), and carries the option where a walk of its TCP options finds it. Only the option's bytes and the checksum
+//! change.
+
+use aya_ebpf::{
+    bindings::{
+        BPF_F_CURRENT_NETNS, TC_ACT_UNSPEC, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple,
+    },
+    btf_maps::PerCpuArray,
+    helpers::{
+        bpf_csum_diff, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release, bpf_skb_load_bytes_relative,
+        bpf_skb_store_bytes, bpf_skc_lookup_tcp,
+    },
+    macros::{btf_map, classifier},
+    programs::TcContext,
+};
+use smc_agent_common::{Counter, Role, Verdict};
+
+use crate::{
+    judge::judge,
+    kernel::{AF_INET, AF_INET6, Endpoints, read},
+    maps::count,
+    offsets::{
+        OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
+    },
+};
+
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+const ETH_P_8021Q: u16 = 0x8100;
+const ETH_P_8021AD: u16 = 0x88a8;
+const IPPROTO_TCP: u8 = 6;
+const IPPROTO_HOPOPTS: u8 = 0;
+const IPPROTO_ROUTING: u8 = 43;
+const IPPROTO_FRAGMENT: u8 = 44;
+const IPPROTO_DSTOPTS: u8 = 60;
+/// `TCP_SYN_SENT` and `TCP_LISTEN` (include/net/tcp_states.h).
+const TCP_SYN_SENT: u32 = 2;
+const TCP_LISTEN: u32 = 10;
+
+const TCP_HEADER: u32 = 20;
+/// TCP header byte 13 (RFC 9293, section 3.1): of FIN, SYN, RST and ACK only SYN is set in a pure SYN.
+const FLAGS_OF_INTEREST: u8 = 0x17;
+const FLAG_SYN: u8 = 0x02;
+
+const MAX_OPTIONS: usize = 40;
+const KIND_END: u8 = 0;
+const KIND_NOP: u8 = 1;
+/// TCP-AO (RFC 5925): its code covers the other options.
+const KIND_AO: u8 = 29;
+/// RFC 6994: shared by experiments, which are told apart by an identifier.
+const KIND_EXPERIMENT: u8 = 254;
+/// The identifier of SMC (RFC 7609, appendix A), "SMCR" in EBCDIC; option kind and length come before it.
+const SMC_MAGIC: [u8; 4] = [0xe2, 0xd4, 0xc3, 0xd9];
+/// tcp_parse_options() takes the option at any even length from here on (net/ipv4/tcp_input.c).
+const SMC_OPTION: u8 = 6;
+
+/// The TCP options as they are and as they shall be; reads with a variable index need a map below 5.12.
+#[repr(C)]
+struct Scratch {
+    before: [u8; 64],
+    after: [u8; 64],
+}
+
+#[btf_map]
+static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+
+/// Goes on with the next program, or with the packet's normal way.
+const NEXT: i32 = TC_ACT_UNSPEC;
+
+#[classifier]
+pub fn smc_egress(ctx: TcContext) -> i32 {
+    let _ = outgoing(&ctx);
+    NEXT
+}
+
+#[classifier]
+pub fn smc_ingress(ctx: TcContext) -> i32 {
+    let _ = incoming(&ctx);
+    NEXT
+}
+
+/// `None` where there is nothing for the policy to decide.
+#[inline(always)]
+fn outgoing(ctx: &TcContext) -> Option<()> {
+    // SAFETY: the context is what the kernel gave to this program.
+    let sk = unsafe { (*ctx.skb.skb).__bindgen_anon_2.sk };
+    if sk.is_null() {
+        return None;
+    }
+    // SAFETY: checked against null; the helper gives null for sockets that are not full ones.
+    let sk = unsafe { bpf_sk_fullsock(sk) };
+    // SAFETY: checked against null before any field is read.
+    let sk = unsafe { sk.as_ref() }?;
+    // The cheap question first: of all packets only the SYNs of a connecting socket matter.
+    if sk.state != TCP_SYN_SENT || sk.protocol != u32::from(IPPROTO_TCP) {
+        return None;
+    }
+    let tcp = locate_tcp(ctx, None)?;
+    let options = find_option(ctx, &tcp)?;
+    // The socket's own addresses, not the packet's: they differ behind NAT on this host.
+    let mut ends = Endpoints {
+        family: sk.family as u16,
+        local: [0; 16],
+        peer: [0; 16],
+        local_port: sk.src_port as u16,
+        peer_port: u16::from_be(sk.dst_port),
+    };
+    if ends.family == AF_INET {
+        put(&mut ends.local, [sk.src_ip4, 0, 0, 0]);
+        put(&mut ends.peer, [sk.dst_ip4, 0, 0, 0]);
+    } else if ends.family == AF_INET6 {
+        put(&mut ends.local, [sk.src_ip6[0], sk.src_ip6[1], sk.src_ip6[2], sk.src_ip6[3]]);
+        put(&mut ends.peer, [sk.dst_ip6[0], sk.dst_ip6[1], sk.dst_ip6[2], sk.dst_ip6[3]]);
+    } else {
+        return None;
+    }
+    if judge(&ends, Role::Client, 0, || netns_of_packet(ctx)) == Verdict::Deny {
+        strip(ctx, &tcp, &options);
+    }
+    Some(())
+}
+
+#[inline(always)]
+fn incoming(ctx: &TcContext) -> Option<()> {
+    // SAFETY: the context is what the kernel gave to this program.
+    let protocol = u16::from_be(unsafe { (*ctx.skb.skb).protocol } as u16);
+    let tcp = locate_tcp(ctx, Some(protocol))?;
+    let options = find_option(ctx, &tcp)?;
+    if !has_listener(ctx, &tcp.ends) {
+        return None;
+    }
+    if judge(&tcp.ends, Role::Server, 0, || netns_of_packet(ctx)) == Verdict::Deny {
+        strip(ctx, &tcp, &options);
+    }
+    Some(())
+}
+
+/// A pure SYN in a packet.
+struct Syn {
+    /// Where the TCP header begins, from the network header.
+    offset: u32,
+    /// Length of the TCP options in bytes: 8 to 40, a multiple of 4.
+    options: u32,
+    /// The ends as the packet has them, this host as its receiver.
+    ends: Endpoints,
+}
+
+/// Finds the TCP header behind VLAN tags, IP header and IPv6 extension headers; `None` unless it is a pure SYN with
+/// room for the option. `protocol` is the link layer's word for a packet that came in; a packet on its way out has
+/// its network header set to IP already.
+#[inline(always)]
+fn locate_tcp(ctx: &TcContext, protocol: Option<u16>) -> Option<Syn> {
+    let mut offset = 0;
+    if let Some(mut protocol) = protocol {
+        // The outermost tag is in the skb's metadata by now; inner ones stand before the IP header.
+        for _ in 0..2 {
+            if protocol == ETH_P_8021Q || protocol == ETH_P_8021AD {
+                let tag: [u8; 4] = load(ctx, offset)?;
+                protocol = u16::from_be_bytes([tag[2], tag[3]]);
+                offset += 4;
+            }
+        }
+        if protocol != ETH_P_IP && protocol != ETH_P_IPV6 {
+            return None;
+        }
+    }
+    let first: [u8; 20] = load(ctx, offset)?;
+    let mut ends = Endpoints { family: 0, local: [0; 16], peer: [0; 16], local_port: 0, peer_port: 0 };
+    match first[0] >> 4 {
+        4 => {
+            let header = u32::from(first[0] & 0x0f) * 4;
+            // Only a first fragment has a TCP header, and a SYN is never fragmented in earnest.
+            let fragment = u16::from_be_bytes([first[6], first[7]]) & 0x3fff;
+            if first[9] != IPPROTO_TCP || header < 20 || fragment != 0 {
+                return None;
+            }
+            ends.family = AF_INET;
+            ends.peer[..4].copy_from_slice(&[first[12], first[13], first[14], first[15]]);
+            ends.local[..4].copy_from_slice(&[first[16], first[17], first[18], first[19]]);
+            offset += header;
+        }
+        6 => {
+            ends.family = AF_INET6;
+            ends.peer = load(ctx, offset + 8)?;
+            ends.local = load(ctx, offset + 24)?;
+            let mut next = first[6];
+            offset += 40;
+            // Extension headers that leave the payload readable (RFC 8200, section 4). AH (51) and ESP (50) are not
+            // among them: what they cover is left alone.
+            for _ in 0..4 {
+                if next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_DSTOPTS {
+                    let extension: [u8; 2] = load(ctx, offset)?;
+                    next = extension[0];
+                    offset += (u32::from(extension[1]) + 1) * 8;
+                } else if next == IPPROTO_FRAGMENT {
+                    let extension: [u8; 8] = load(ctx, offset)?;
+                    if extension[2] != 0 || extension[3] & 0xf9 != 0 {
+                        return None;
+                    }
+                    next = extension[0];
+                    offset += 8;
+                }
+            }
+            if next != IPPROTO_TCP {
+                return None;
+            }
+        }
+        _ => return None,
+    }
+    let header: [u8; 20] = load(ctx, offset)?;
+    let length = u32::from(header[12] >> 4) * 4;
+    if header[13] & FLAGS_OF_INTEREST != FLAG_SYN || length < TCP_HEADER + u32::from(SMC_OPTION) {
+        return None;
+    }
+    ends.peer_port = u16::from_be_bytes([header[0], header[1]]);
+    ends.local_port = u16::from_be_bytes([header[2], header[3]]);
+    Some(Syn { offset, options: length - TCP_HEADER, ends })
+}
+
+/// Where the SMC option stands among the TCP options.
+struct OptionPlaces {
+    /// Bit N is set when byte N of the options belongs to an SMC option.
+    mask: u64,
+}
+
+/// Walks the TCP options as the kernel does; `None` without an SMC option, or with TCP-AO, whose code covers them.
+#[inline(always)]
+fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
+    let scratch = SCRATCH.get_ptr_mut(0)?;
+    // SAFETY: this CPU's element; programs of this kind do not interrupt each other on a CPU.
+    let scratch = unsafe { &mut *scratch };
+    let length = bounded(syn.options);
+    // SAFETY: at most MAX_OPTIONS bytes are written to an array of 64.
+    let loaded = unsafe {
+        bpf_skb_load_bytes_relative(
+            ctx.skb.skb.cast(),
+            syn.offset + TCP_HEADER,
+            scratch.before.as_mut_ptr().cast(),
+            length,
+            BPF_HDR_START_NET,
+        )
+    };
+    if loaded != 0 {
+        return None;
+    }
+    let options = &scratch.before;
+    let mut mask = 0_u64;
+    let mut authenticated = false;
+    let mut at = 0_usize;
+    let length = length as usize;
+    // Each step moves on by at least one byte, so that 40 see everything.
+    for _ in 0..MAX_OPTIONS {
+        if at >= length {
+            break;
+        }
+        let kind = options[at & 63];
+        if kind == KIND_END {
+            break;
+        }
+        if kind == KIND_NOP {
+            at += 1;
+            continue;
+        }
+        if at + 1 >= length {
+            break;
+        }
+        let size = options[(at + 1) & 63] as usize;
+        if size < 2 || at + size > length {
+            break;
+        }
+        authenticated |= kind == KIND_AO;
+        if kind == KIND_EXPERIMENT
+            && size >= SMC_OPTION as usize
+            && size % 2 == 0
+            && options[(at + 2) & 63] == SMC_MAGIC[0]
+            && options[(at + 3) & 63] == SMC_MAGIC[1]
+            && options[(at + 4) & 63] == SMC_MAGIC[2]
+            && options[(at + 5) & 63] == SMC_MAGIC[3]
+        {
+            mask |= ((1_u64 << (size & 63)) - 1) << (at & 63);
+        }
+        at += size;
+    }
+    if mask != 0 && authenticated {
+        count(Counter::TcpAo);
+        return None;
+    }
+    (mask != 0).then_some(OptionPlaces { mask })
+}
+
+/// Overwrites the SMC options with NOPs and mends the checksum.
+#[inline(always)]
+fn strip(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) {
+    if overwrite(ctx, syn, places).is_none() {
+        count(Counter::RewriteFailed);
+    }
+}
+
+#[inline(always)]
+fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
+    let scratch = SCRATCH.get_ptr_mut(0)?;
+    // SAFETY: this CPU's element, filled by find_option() for this packet.
+    let scratch = unsafe { &mut *scratch };
+    for at in 0..MAX_OPTIONS {
+        scratch.after[at] = if places.mask >> at & 1 == 1 { KIND_NOP } else { scratch.before[at] };
+    }
+    let length = bounded(syn.options);
+    // Stores count from where the packet's data begins, loads here from the network header.
+    let skb = ctx.skb.skb.cast::<u8>().cast_const();
+    let head: u64 = read(skb, &OFF_SKB_HEAD)?;
+    let data: u64 = read(skb, &OFF_SKB_DATA)?;
+    let network: u16 = read(skb, &OFF_SKB_NETWORK_HEADER)?;
+    let tcp = (head + u64::from(network)).wrapping_sub(data) as u32 + syn.offset;
+    // The whole options are summed, so that an option at an odd place needs no care. The length is a multiple of 4,
+    // as the helper wants it.
+    // SAFETY: both arrays have 64 bytes, and the length is at most 60.
+    let difference = unsafe {
+        bpf_csum_diff(
+            scratch.before.as_mut_ptr().cast(),
+            length,
+            scratch.after.as_mut_ptr().cast(),
+            length,
+            0,
+        )
+    };
+    if difference < 0 {
+        return None;
+    }
+    // No flag to recompute a full checksum of the packet: data and checksum field change by amounts that cancel out.
+    // SAFETY: the helpers check their offsets against the packet.
+    unsafe {
+        if bpf_skb_store_bytes(ctx.skb.skb, tcp + TCP_HEADER, scratch.after.as_ptr().cast(), length, 0) != 0 {
+            return None;
+        }
+        if bpf_l4_csum_replace(ctx.skb.skb, tcp + 16, 0, difference as u64, 0) != 0 {
+            // Cannot be: the checksum stands before the options that were just written. If it were so, the packet
+            // would be dropped by its receiver and sent again.
+            return None;
+        }
+    }
+    Some(())
+}
+
+/// Whether a socket of this namespace listens for a connection with these ends.
+#[inline(always)]
+fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
+    // SAFETY: all fields are integers.
+    let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
+    let size = if ends.family == AF_INET {
+        // SAFETY: any bytes are valid for the union's IPv4 arm.
+        let tuple = unsafe { &mut tuple.__bindgen_anon_1.ipv4 };
+        tuple.saddr = word(&ends.peer, 0);
+        tuple.daddr = word(&ends.local, 0);
+        tuple.sport = ends.peer_port.to_be();
+        tuple.dport = ends.local_port.to_be();
+        size_of_val(tuple)
+    } else {
+        // SAFETY: any bytes are valid for the union's IPv6 arm.
+        let tuple = unsafe { &mut tuple.__bindgen_anon_1.ipv6 };
+        for index in 0..4 {
+            tuple.saddr[index] = word(&ends.peer, index);
+            tuple.daddr[index] = word(&ends.local, index);
+        }
+        tuple.sport = ends.peer_port.to_be();
+        tuple.dport = ends.local_port.to_be();
+        size_of_val(tuple)
+    };
+    // SAFETY: the tuple lives on this stack; a socket that is returned is released below.
+    unsafe {
+        let sk = bpf_skc_lookup_tcp(
+            ctx.skb.skb.cast(),
+            &raw mut tuple,
+            size as u32,
+            BPF_F_CURRENT_NETNS as i64 as u64,
+            0,
+        );
+        let Some(found) = sk.as_ref() else { return false };
+        let listening = found.state == TCP_LISTEN;
+        bpf_sk_release(sk.cast());
+        listening
+    }
+}
+
+/// Inode number of the namespace of the packet's device: tc has no helper for it before 6.15.
+#[inline(always)]
+fn netns_of_packet(ctx: &TcContext) -> u32 {
+    read::<*const u8>(ctx.skb.skb.cast::<u8>(), &OFF_SKB_DEV)
+        .and_then(|device| read::<*const u8>(device, &OFF_DEV_NET))
+        .and_then(|net| read(net, &OFF_NET_INUM))
+        .unwrap_or(0)
+}
+
+/// Loads from the packet, counted from its network header.
+#[inline(always)]
+fn load<T: Copy>(ctx: &TcContext, offset: u32) -> Option<T> {
+    let mut value = core::mem::MaybeUninit::<T>::uninit();
+    // SAFETY: the helper writes all of the value or fails; every T used here is valid for any bytes.
+    unsafe {
+        let result = bpf_skb_load_bytes_relative(
+            ctx.skb.skb.cast(),
+            offset,
+            value.as_mut_ptr().cast(),
+            size_of::<T>() as u32,
+            BPF_HDR_START_NET,
+        );
+        (result == 0).then(|| value.assume_init())
+    }
+}
+
+/// The same length, in bounds that the verifier can see: the compiler knows them already and would leave them out.
+#[inline(always)]
+fn bounded(length: u32) -> u32 {
+    let mut length = u64::from(length);
+    // SAFETY: no instruction at all; it only hides from the compiler where the value comes from.
+    unsafe { core::arch::asm!("/* {0} */", inout(reg) length, options(nomem, nostack, preserves_flags)) };
+    let length = (length & 0x3c) as u32;
+    if length == 0 { 4 } else { length }
+}
+
+#[inline(always)]
+fn word(bytes: &[u8; 16], index: usize) -> u32 {
+    let at = index * 4;
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline(always)]
+fn put(bytes: &mut [u8; 16], words: [u32; 4]) {
+    for (index, word) in words.iter().enumerate() {
+        bytes[index * 4..index * 4 + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+}

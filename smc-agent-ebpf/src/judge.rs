@@ -1,0 +1,139 @@
+//! Judging a handshake by the table in force, and remembering why.
+
+use aya_ebpf::helpers::bpf_ktime_get_ns;
+use smc_agent_common::{
+    Counter, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey, Role, Verdict, decide,
+};
+
+use crate::{
+    kernel::Endpoints,
+    maps::{REFUSALS, SCOPE, count, emit},
+    offsets::ENFORCING,
+    table::KernelTable,
+};
+
+/// Judges the handshake between `ends`, on which this host has `role`, and counts and reports the verdict.
+/// `answered` is when the first SYN-ACK was sent (`CLOCK_MONOTONIC`, nanoseconds; 0 if not known): an answer that the
+/// table before this one allowed stays allowed. `netns` is asked only when it is needed.
+///
+/// Every doubt ends in [`Verdict::Allow`]: the kernel's own default.
+#[inline(always)]
+pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: impl Fn() -> u32) -> Verdict {
+    let Some(table) = KernelTable::in_force() else {
+        count(Counter::Undecided);
+        return Verdict::Allow;
+    };
+    if answered != 0 && judged_before(answered, table.activated()) {
+        count(Counter::VerdictKept);
+        return Verdict::Allow;
+    }
+    count(match role {
+        Role::Client => Counter::ClientJudged,
+        Role::Server => Counter::ServerJudged,
+    });
+    let flow = ends.flow(role);
+    let decision = decide(&flow, &table, |rule, log| {
+        table.hit(rule);
+        if log {
+            report(ends, role, &table, rule, EVENT_SHADOW, netns());
+        }
+    });
+    let Some(decision) = decision else {
+        count(Counter::Undecided);
+        return Verdict::Allow;
+    };
+    table.hit(decision.rule);
+    if decision.log {
+        let flags = if decision.verdict == Verdict::Deny { EVENT_VERDICT_DENY } else { 0 };
+        report(ends, role, &table, decision.rule, flags, netns());
+    }
+    if decision.verdict == Verdict::Deny {
+        match role {
+            Role::Client => count(Counter::ClientDenied),
+            Role::Server => {
+                count(Counter::ServerDenied);
+                let refusal = Refusal { generation: table.generation(), rule: decision.rule, reserved: [0; 3] };
+                // A full map evicts its oldest record: an event then lacks its rule, nothing else.
+                let _ = REFUSALS.insert(&key(ends, netns()), &refusal, 0);
+            }
+        }
+    }
+    decision.verdict
+}
+
+/// Whether a request was first answered, and so judged, under the table before the one activated at `activated`.
+/// Between reading the clock for `activated` and the flip of the slot the old table still judges: for a second from
+/// then on an answer also counts as old when it is sent again, which never happens within the shortest
+/// retransmission time-out.
+#[inline(always)]
+fn judged_before(answered: u64, activated: u64) -> bool {
+    const SECOND: u64 = 1_000_000_000;
+    /// `TCP_RTO_MIN` (include/net/tcp.h).
+    const SHORTEST_TIMEOUT: u64 = SECOND / 5;
+    if answered < activated {
+        return true;
+    }
+    // SAFETY: the helper takes nothing and only reads the clock.
+    answered - activated < SECOND && unsafe { bpf_ktime_get_ns() }.wrapping_sub(answered) > SHORTEST_TIMEOUT
+}
+
+/// Which rule refused SMC to this client, if one did: the flow is judged again, since nothing of the first
+/// judgement is kept where a flood of SYNs could push it out.
+#[inline(always)]
+pub fn refusal_of_client(ends: &Endpoints, netns: u32) -> Option<Refusal> {
+    if ENFORCING.load() == 0 {
+        return None;
+    }
+    // SAFETY: only the presence of the entry matters; its value is not read.
+    unsafe { SCOPE.get(&netns) }?;
+    let table = KernelTable::in_force()?;
+    let decision = decide(&ends.flow(Role::Client), &table, |_, _| {})?;
+    (decision.verdict == Verdict::Deny).then(|| Refusal {
+        generation: table.generation(),
+        rule: decision.rule,
+        reserved: [0; 3],
+    })
+}
+
+/// Which rule refused SMC to this connection of a server, if one did. A flow alone does not tell: a client without
+/// SMC matches the rule too, so only a refusal that was recorded counts, once.
+#[inline(always)]
+pub fn refusal_of_server(ends: &Endpoints, netns: u32) -> Option<Refusal> {
+    let key = key(ends, netns);
+    // SAFETY: the value is copied at once; a concurrent overwrite would be of the same connection.
+    let refusal = *unsafe { REFUSALS.get(&key) }?;
+    let _ = REFUSALS.remove(&key);
+    Some(refusal)
+}
+
+#[inline(always)]
+fn key(ends: &Endpoints, netns: u32) -> RefusalKey {
+    RefusalKey {
+        local: ends.local,
+        peer: ends.peer,
+        local_port: ends.local_port,
+        peer_port: ends.peer_port,
+        netns,
+    }
+}
+
+#[inline(always)]
+fn report(ends: &Endpoints, role: Role, table: &KernelTable, rule: u16, flags: u8, netns: u32) {
+    emit(&Event {
+        // SAFETY: the helper takes nothing and only reads the clock.
+        time: unsafe { bpf_ktime_get_ns() },
+        generation: table.generation(),
+        netns,
+        kind: EventKind::Verdict as u16,
+        family: ends.family,
+        local: ends.local,
+        peer: ends.peer,
+        local_port: ends.local_port,
+        peer_port: ends.peer_port,
+        code: 0,
+        peer_code: 0,
+        rule,
+        role: role as u8,
+        flags,
+    });
+}

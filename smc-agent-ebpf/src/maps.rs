@@ -1,0 +1,63 @@
+//! The maps, all described by BTF. User space pins them, so that a new agent finds what an old one left.
+
+use aya_ebpf::{
+    btf_maps::{Array, ArrayOfMaps, HashMap, LruHashMap, PerCpuArray, RingBuf},
+    macros::btf_map,
+};
+use smc_agent_common::{Counter, Event, Fixed, Line, MAX_RULES, Refusal, RefusalKey};
+
+/// `BPF_F_INNER_MAP` (uapi/linux/bpf.h, 5.10): inner maps of this outer map may differ in size.
+const BPF_F_INNER_MAP: usize = 1 << 12;
+
+/// Table slots: one in force, one to prepare the next table in.
+pub const SLOTS: usize = 2;
+
+/// Hit counters of a slot: one a rule, and one for the default after them.
+pub const HITS_PER_SLOT: usize = MAX_RULES + 1;
+
+#[btf_map]
+pub static CONTROL: Array<1> = Array::new();
+
+/// The part of a table that one lookup returns whole.
+#[btf_map]
+pub static TABLE_FIXED: ArrayOfMaps<Array<Fixed, 1>, SLOTS> = ArrayOfMaps::new();
+
+/// The part of a table whose size follows the number of prefixes.
+#[btf_map]
+pub static TABLE_LINES: ArrayOfMaps<Array<Line, 1, BPF_F_INNER_MAP>, SLOTS> = ArrayOfMaps::new();
+
+#[btf_map]
+pub static HITS: PerCpuArray<u64, { SLOTS * HITS_PER_SLOT }> = PerCpuArray::new();
+
+#[btf_map]
+pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT }> = PerCpuArray::new();
+
+/// Refusals on the server side that wait for their fallback event.
+#[btf_map]
+pub static REFUSALS: LruHashMap<RefusalKey, Refusal, 16384> = LruHashMap::new();
+
+/// Inode numbers of the network namespaces in which the policy is enforced.
+#[btf_map]
+pub static SCOPE: HashMap<u32, u8, 65536, { aya_ebpf::bindings::BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+
+#[btf_map]
+pub static EVENTS: RingBuf<(), { 1 << 22 }> = RingBuf::new();
+
+/// Adds one to `counter` on this CPU.
+#[inline(always)]
+pub fn count(counter: Counter) {
+    if let Some(value) = COUNTERS.get_ptr_mut(counter as u32) {
+        // SAFETY: the pointer is this CPU's element, and nothing else on this CPU writes it meanwhile: a nested
+        // program could at worst make one increment be lost.
+        unsafe { *value += 1 };
+    }
+}
+
+/// Puts `event` into the ring buffer, or counts it as lost.
+#[inline(always)]
+pub fn emit(event: &Event) {
+    match EVENTS.output(event, 0) {
+        Ok(()) => count(Counter::EventsProduced),
+        Err(_) => count(Counter::EventsLost),
+    }
+}

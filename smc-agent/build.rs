@@ -1,0 +1,122 @@
+//! Embeds the BPF object: compiled from source where rust-src and bpf-linker are at hand, else the stripped object
+//! that is checked in. `SMC_AGENT_BPF=source` insists on the first, `SMC_AGENT_BPF=prebuilt` on the second.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+const OBJECT: &str = "smc-agent-bpf";
+const LIBRARY_SOURCE: &str = "__CARGO_TESTS_ONLY_SRC_ROOT";
+const LINKER: &str = "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER";
+const CHOICE: &str = "SMC_AGENT_BPF";
+
+fn main() -> ExitCode {
+    match build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            println!("cargo::error={message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build() -> Result<(), String> {
+    let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let workspace = here.parent().ok_or("the manifest has no parent folder")?;
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let prebuilt = here.join(format!("bpf/{OBJECT}.o"));
+    for source in ["smc-agent-ebpf", "smc-agent-common", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(source).display());
+    }
+    println!("cargo::rerun-if-changed={}", prebuilt.display());
+    for name in [CHOICE, LIBRARY_SOURCE, LINKER] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+
+    let missing = missing_tools()?;
+    let target = out.join(format!("{OBJECT}.o"));
+    match (env::var(CHOICE).unwrap_or_default().as_str(), missing.is_empty()) {
+        ("", true) | ("source", true) => compile(workspace, &out, &target),
+        ("source", false) => Err(format!("cannot build the BPF side from source: {}", missing.join(", "))),
+        ("", false) | ("prebuilt", _) => {
+            copy(&prebuilt, &target).map_err(|error| format!("copy {}: {error}", prebuilt.display()))
+        }
+        (other, _) => Err(format!("{CHOICE}={other}: expected source or prebuilt")),
+    }
+}
+
+/// What a build from source lacks here.
+fn missing_tools() -> Result<Vec<String>, String> {
+    let mut missing = Vec::new();
+    let library = match env::var_os(LIBRARY_SOURCE) {
+        Some(folder) => PathBuf::from(folder),
+        None => sysroot()?.join("lib/rustlib/src/rust/library"),
+    };
+    if !library.join("core/Cargo.toml").exists() {
+        missing.push(format!("no rust-src at {} (cargo xtask setup gets it)", library.display()));
+    }
+    let linker = env::var_os(LINKER).unwrap_or_else(|| "bpf-linker".into());
+    if !Command::new(&linker).arg("--version").output().is_ok_and(|output| output.status.success()) {
+        missing.push(format!("{} does not run (cargo xtask setup installs it)", Path::new(&linker).display()));
+    }
+    Ok(missing)
+}
+
+fn compile(workspace: &Path, out: &Path, target: &Path) -> Result<(), String> {
+    let arch = variable("CARGO_CFG_TARGET_ARCH")?;
+    let folder = out.join("bpf");
+    let mut cargo = Command::new(variable("CARGO")?);
+    // Settings of the host's build must not leak into the BPF one.
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        let leaks = ["CARGO_FEATURE_", "CARGO_CFG_", "CARGO_PROFILE_"].iter().any(|prefix| text.starts_with(prefix))
+            || ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "TARGET"]
+                .contains(&text.as_ref());
+        if leaks {
+            cargo.env_remove(&name);
+        }
+    }
+    // Paths are remapped so that the object does not depend on where it was built.
+    let flags = [
+        format!("--cfg=bpf_target_arch=\"{arch}\""),
+        "-Cdebuginfo=2".to_owned(),
+        "-Clink-arg=--btf".to_owned(),
+        format!("--remap-path-prefix={}=/smc-agent", workspace.display()),
+        format!("--remap-path-prefix={}=/rust", sysroot()?.display()),
+    ];
+    cargo
+        .current_dir(workspace)
+        .args(["build", "--locked", "--package", "smc-agent-ebpf", "--bins", "--release"])
+        .args(["--target", "bpfel-unknown-none", "-Zbuild-std=core", "--target-dir"])
+        .arg(&folder)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("LD_LIBRARY_PATH", sysroot()?.join("lib"));
+    let output = cargo.output().map_err(|error| format!("run cargo for the BPF side: {error}"))?;
+    if !output.status.success() {
+        for line in String::from_utf8_lossy(&output.stderr).lines() {
+            println!("cargo::warning={line}");
+        }
+        return Err("compiling smc-agent-ebpf failed (its messages are above)".to_owned());
+    }
+    let built = folder.join("bpfel-unknown-none/release").join(OBJECT);
+    copy(&built, target).map_err(|error| format!("copy {}: {error}", built.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::copy(from, to).map(drop)
+}
+
+fn sysroot() -> Result<PathBuf, String> {
+    let output = Command::new(variable("RUSTC")?)
+        .args(["--print", "sysroot"])
+        .output()
+        .map_err(|error| format!("run rustc: {error}"))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+fn variable(name: &str) -> Result<String, String> {
+    env::var(name).map_err(|_| format!("{name} is not set: build.rs is run by cargo"))
+}

@@ -1,0 +1,52 @@
+//! Where the fields are that the programs read: resolved from the running kernel's BTF, by the name of the global
+//! that the program knows them by.
+
+use super::btf::{Btf, BtfError};
+
+/// A field of a kernel structure and the global that takes its offset.
+struct Field(&'static str, &'static str, &'static str);
+
+/// Fields of the kernel itself.
+const KERNEL: &[Field] = &[
+    Field("OFF_SKC_FAMILY", "sock", "__sk_common.skc_family"),
+    Field("OFF_SKC_RCV_SADDR", "sock", "__sk_common.skc_rcv_saddr"),
+    Field("OFF_SKC_DADDR", "sock", "__sk_common.skc_daddr"),
+    Field("OFF_SKC_V6_RCV_SADDR", "sock", "__sk_common.skc_v6_rcv_saddr"),
+    Field("OFF_SKC_V6_DADDR", "sock", "__sk_common.skc_v6_daddr"),
+    Field("OFF_SKC_NUM", "sock", "__sk_common.skc_num"),
+    Field("OFF_SKC_DPORT", "sock", "__sk_common.skc_dport"),
+    Field("OFF_SKC_NET", "sock", "__sk_common.skc_net.net"),
+    Field("OFF_NET_INUM", "net", "ns.inum"),
+    Field("OFF_TP_SEGS_OUT", "tcp_sock", "segs_out"),
+    Field("OFF_RSK_SNT_SYNACK", "tcp_request_sock", "snt_synack"),
+    Field("OFF_SKB_HEAD", "sk_buff", "head"),
+    Field("OFF_SKB_DATA", "sk_buff", "data"),
+    Field("OFF_SKB_NETWORK_HEADER", "sk_buff", "network_header"),
+    Field("OFF_SKB_DEV", "sk_buff", "dev"),
+    Field("OFF_DEV_NET", "net_device", "nd_net.net"),
+    Field("OFF_SOCKET_SK", "socket", "sk"),
+];
+
+/// Fields of SMC, in the kernel or in its module.
+const SMC: &[Field] = &[
+    Field("OFF_SMC_CLCSOCK", "smc_sock", "clcsock"),
+    Field("OFF_SMC_LISTEN", "smc_sock", "listen_smc"),
+    Field("OFF_SMC_PEER_DIAGNOSIS", "smc_sock", "peer_diagnosis"),
+];
+
+/// Name of a global and the offset that it gets, in bytes.
+pub type Offset = (&'static str, u32);
+
+/// The offsets of the kernel's own structures.
+pub fn of_kernel(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
+    resolve(btf, KERNEL)
+}
+
+/// The offsets of SMC's structures.
+pub fn of_smc(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
+    resolve(btf, SMC)
+}
+
+fn resolve(btf: &Btf, fields: &[Field]) -> Result<Vec<Offset>, BtfError> {
+    fields.iter().map(|Field(global, structure, field)| Ok((*global, btf.offset(structure, field)?))).collect()
+}
