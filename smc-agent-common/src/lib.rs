@@ -1,2 +1,17 @@
 //! Types and the decision algorithm that the kernel side and the user side of smc-agent share.
+//!
+//! Everything here compiles for the BPF target as well: no allocation, no recursion, no panic, every loop bounded
+//! by a constant, and every index masked at the access, so that the verifier of a 5.10 kernel sees its bound.
 #![no_std]
+#![expect(
+    clippy::inline_always,
+    reason = "a BPF program has no calls to spare, and the verifier loses bounds across them"
+)]
+
+pub mod decide;
+pub mod flow;
+pub mod table;
+
+pub use decide::{Decision, TableReader, Verdict, decide};
+pub use flow::{Address, Family, Flow, Role};
+pub use table::{Fixed, Line, RULE_DEFAULT};
