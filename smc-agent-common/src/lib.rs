@@ -9,9 +9,13 @@
 )]
 
 pub mod decide;
+pub mod event;
 pub mod flow;
 pub mod table;
 
 pub use decide::{Decision, TableReader, Verdict, decide};
+pub use event::{
+    Counter, EVENT_DENIED, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey,
+};
 pub use flow::{Address, Family, Flow, Role};
-pub use table::{Fixed, Line, RULE_DEFAULT};
+pub use table::{Fixed, Line, MAX_RULES, RULE_DEFAULT};

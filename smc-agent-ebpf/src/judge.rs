@@ -1,24 +1,27 @@
 //! Judging a handshake by the table in force, and remembering why.
+//!
+//! The functions that are not inlined are so because of the stack: a program has 512 bytes for a chain of calls.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
-    Counter, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey, Role, Verdict, decide,
+    Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey, Role,
+    Verdict, decide,
 };
 
 use crate::{
     kernel::Endpoints,
-    maps::{REFUSALS, SCOPE, count, emit},
+    maps::{EVENTS, REFUSALS, SCOPE, count},
     offsets::ENFORCING,
     table::KernelTable,
 };
 
 /// Judges the handshake between `ends`, on which this host has `role`, and counts and reports the verdict.
 /// `answered` is when the first SYN-ACK was sent (`CLOCK_MONOTONIC`, nanoseconds; 0 if not known): an answer that the
-/// table before this one allowed stays allowed. `netns` is asked only when it is needed.
+/// table before this one allowed stays allowed.
 ///
 /// Every doubt ends in [`Verdict::Allow`]: the kernel's own default.
 #[inline(always)]
-pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: impl Fn() -> u32) -> Verdict {
+pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict {
     let Some(table) = KernelTable::in_force() else {
         count(Counter::Undecided);
         return Verdict::Allow;
@@ -31,21 +34,13 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: impl Fn() -> u3
         Role::Client => Counter::ClientJudged,
         Role::Server => Counter::ServerJudged,
     });
-    let flow = ends.flow(role);
-    let decision = decide(&flow, &table, |rule, log| {
-        table.hit(rule);
-        if log {
-            report(ends, role, &table, rule, EVENT_SHADOW, netns());
-        }
-    });
-    let Some(decision) = decision else {
+    let Some(decision) = Packed::unpack(decide_in_slot(ends, role as u32, table.slot(), netns, true)) else {
         count(Counter::Undecided);
         return Verdict::Allow;
     };
-    table.hit(decision.rule);
     if decision.log {
         let flags = if decision.verdict == Verdict::Deny { EVENT_VERDICT_DENY } else { 0 };
-        report(ends, role, &table, decision.rule, flags, netns());
+        report(ends, role as u32, netns, table.slot(), u32::from(decision.rule) << 8 | u32::from(flags));
     }
     if decision.verdict == Verdict::Deny {
         match role {
@@ -54,7 +49,7 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: impl Fn() -> u3
                 count(Counter::ServerDenied);
                 let refusal = Refusal { generation: table.generation(), rule: decision.rule, reserved: [0; 3] };
                 // A full map evicts its oldest record: an event then lacks its rule, nothing else.
-                let _ = REFUSALS.insert(&key(ends, netns()), &refusal, 0);
+                let _ = REFUSALS.insert(&key(ends, netns), &refusal, 0);
             }
         }
     }
@@ -87,7 +82,7 @@ pub fn refusal_of_client(ends: &Endpoints, netns: u32) -> Option<Refusal> {
     // SAFETY: only the presence of the entry matters; its value is not read.
     unsafe { SCOPE.get(&netns) }?;
     let table = KernelTable::in_force()?;
-    let decision = decide(&ends.flow(Role::Client), &table, |_, _| {})?;
+    let decision = Packed::unpack(decide_in_slot(ends, Role::Client as u32, table.slot(), netns, false))?;
     (decision.verdict == Verdict::Deny).then(|| Refusal {
         generation: table.generation(),
         rule: decision.rule,
@@ -117,23 +112,87 @@ fn key(ends: &Endpoints, netns: u32) -> RefusalKey {
     }
 }
 
-#[inline(always)]
-fn report(ends: &Endpoints, role: Role, table: &KernelTable, rule: u16, flags: u8, netns: u32) {
-    emit(&Event {
-        // SAFETY: the helper takes nothing and only reads the clock.
-        time: unsafe { bpf_ktime_get_ns() },
-        generation: table.generation(),
-        netns,
-        kind: EventKind::Verdict as u16,
-        family: ends.family,
-        local: ends.local,
-        peer: ends.peer,
-        local_port: ends.local_port,
-        peer_port: ends.peer_port,
-        code: 0,
-        peer_code: 0,
-        rule,
-        role: role as u8,
-        flags,
+/// A decision in one register, which is all that a function that is not inlined can return.
+struct Packed;
+
+impl Packed {
+    const DECIDED: u32 = 1 << 31;
+    const DENY: u32 = 1 << 30;
+    const LOG: u32 = 1 << 29;
+    const RULE: u32 = 0xffff;
+
+    #[inline(always)]
+    fn pack(decision: &Decision) -> u32 {
+        let mut packed = Self::DECIDED | u32::from(decision.rule);
+        if decision.verdict == Verdict::Deny {
+            packed |= Self::DENY;
+        }
+        if decision.log {
+            packed |= Self::LOG;
+        }
+        packed
+    }
+
+    #[inline(always)]
+    fn unpack(packed: u32) -> Option<Decision> {
+        (packed & Self::DECIDED != 0).then(|| Decision {
+            verdict: if packed & Self::DENY != 0 { Verdict::Deny } else { Verdict::Allow },
+            rule: (packed & Self::RULE) as u16,
+            log: packed & Self::LOG != 0,
+        })
+    }
+}
+
+/// Decides by the table in `slot`; with `record`, counts hits and reports shadow rules. 0 if there is no decision.
+#[inline(never)]
+fn decide_in_slot(ends: &Endpoints, role: u32, slot: u32, netns: u32, record: bool) -> u32 {
+    let Some(table) = KernelTable::in_slot(slot) else { return 0 };
+    let side = if role == Role::Client as u32 { Role::Client } else { Role::Server };
+    let decision = decide(&ends.flow(side), &table, |rule, shadow| {
+        if record {
+            table.hit(rule);
+            if shadow && table.logs(rule) {
+                report(ends, role, netns, slot, u32::from(rule) << 8 | u32::from(EVENT_SHADOW));
+            }
+        }
     });
+    decision.as_ref().map_or(0, Packed::pack)
+}
+
+/// Reports that a rule matched; `what` is the rule and, in its lowest byte, the event's flags.
+#[inline(never)]
+fn report(ends: &Endpoints, role: u32, netns: u32, slot: u32, what: u32) {
+    let generation = KernelTable::in_slot(slot).map_or(0, |table| table.generation());
+    emit(|event| {
+        *event = Event {
+            // SAFETY: the helper takes nothing and only reads the clock.
+            time: unsafe { bpf_ktime_get_ns() },
+            generation,
+            netns,
+            kind: EventKind::Verdict as u16,
+            family: ends.family,
+            local: ends.local,
+            peer: ends.peer,
+            local_port: ends.local_port,
+            peer_port: ends.peer_port,
+            code: 0,
+            peer_code: 0,
+            rule: (what >> 8) as u16,
+            role: role as u8,
+            flags: what as u8,
+        };
+    });
+}
+
+/// Has an event written right into the ring buffer, or counts it as lost.
+#[inline(always)]
+pub fn emit(write: impl FnOnce(&mut Event)) {
+    let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) else {
+        count(Counter::EventsLost);
+        return;
+    };
+    // SAFETY: the entry is as large and as aligned as an Event, and any bytes are one.
+    write(unsafe { entry.assume_init_mut() });
+    entry.submit(0);
+    count(Counter::EventsProduced);
 }

@@ -4,10 +4,10 @@ use aya_ebpf::{
     btf_maps::{Array, ArrayOfMaps, HashMap, LruHashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
-use smc_agent_common::{Counter, Event, Fixed, Line, MAX_RULES, Refusal, RefusalKey};
+use smc_agent_common::{Counter, Fixed, Line, MAX_RULES, Refusal, RefusalKey};
 
 /// `BPF_F_INNER_MAP` (uapi/linux/bpf.h, 5.10): inner maps of this outer map may differ in size.
-const BPF_F_INNER_MAP: usize = 1 << 12;
+pub const BPF_F_INNER_MAP: usize = 1 << 12;
 
 /// Table slots: one in force, one to prepare the next table in.
 pub const SLOTS: usize = 2;
@@ -15,8 +15,9 @@ pub const SLOTS: usize = 2;
 /// Hit counters of a slot: one a rule, and one for the default after them.
 pub const HITS_PER_SLOT: usize = MAX_RULES + 1;
 
+/// Which slot is in force. Before the first table is, the slot named here is empty.
 #[btf_map]
-pub static CONTROL: Array<1> = Array::new();
+pub static SLOT_IN_FORCE: Array<u32, 1> = Array::new();
 
 /// The part of a table that one lookup returns whole.
 #[btf_map]
@@ -50,14 +51,5 @@ pub fn count(counter: Counter) {
         // SAFETY: the pointer is this CPU's element, and nothing else on this CPU writes it meanwhile: a nested
         // program could at worst make one increment be lost.
         unsafe { *value += 1 };
-    }
-}
-
-/// Puts `event` into the ring buffer, or counts it as lost.
-#[inline(always)]
-pub fn emit(event: &Event) {
-    match EVENTS.output(event, 0) {
-        Ok(()) => count(Counter::EventsProduced),
-        Err(_) => count(Counter::EventsLost),
     }
 }

@@ -1,29 +1,40 @@
 //! The policy table as the kernel side reads it.
 
-use aya_ebpf::{btf_maps::Array, helpers::bpf_map_lookup_elem};
-use smc_agent_common::{Fixed, Line, TableReader};
+use aya_ebpf::btf_maps::Array;
+use smc_agent_common::{Fixed, Line, TableReader, table::RULE_WORDS};
 
-use crate::maps::{HITS, HITS_PER_SLOT, SLOT_IN_FORCE, SLOTS, TABLE_FIXED, TABLE_LINES};
+use crate::maps::{BPF_F_INNER_MAP, HITS, HITS_PER_SLOT, SLOT_IN_FORCE, SLOTS, TABLE_FIXED, TABLE_LINES};
 
 /// One generation of the policy table. Its slot is read once, so that both of its parts and the hit counters belong
 /// together; the slot is not written again before a grace period has passed.
 pub struct KernelTable {
     slot: u32,
     fixed: &'static Fixed,
-    lines: &'static Array<Line, 1, { 1 << 12 }>,
+    lines: &'static Array<Line, 1, BPF_F_INNER_MAP>,
 }
 
 impl KernelTable {
     /// The table in force; `None` before the first.
     #[inline(always)]
     pub fn in_force() -> Option<Self> {
-        let slot = *SLOT_IN_FORCE.get(0)?;
+        Self::in_slot(*SLOT_IN_FORCE.get(0)?)
+    }
+
+    /// The table in a slot that was in force when the program began.
+    #[inline(always)]
+    pub fn in_slot(slot: u32) -> Option<Self> {
         if slot as usize >= SLOTS {
             return None;
         }
         let fixed = TABLE_FIXED.get(slot)?.get(0)?;
         let lines = TABLE_LINES.get(slot)?;
         Some(Self { slot, fixed, lines })
+    }
+
+    /// Where this table is.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.slot
     }
 
     /// The generation of this table.
@@ -47,5 +58,23 @@ impl KernelTable {
             // SAFETY: this CPU's element; a nested program could at worst make one hit be lost.
             unsafe { *value += 1 };
         }
+    }
+
+    /// Whether the decisions of `rule` are to be reported.
+    #[inline(always)]
+    pub fn logs(&self, rule: u16) -> bool {
+        self.fixed.log[(rule / 64) as usize & (RULE_WORDS - 1)] >> (rule % 64) & 1 == 1
+    }
+}
+
+impl TableReader for KernelTable {
+    #[inline(always)]
+    fn fixed(&self) -> &Fixed {
+        self.fixed
+    }
+
+    #[inline(always)]
+    fn line(&self, index: u32) -> Option<&Line> {
+        self.lines.get(index)
     }
 }

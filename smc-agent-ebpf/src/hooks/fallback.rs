@@ -7,12 +7,11 @@ use aya_ebpf::{
     macros::raw_tracepoint,
     programs::RawTracePointContext,
 };
-use smc_agent_common::{EVENT_DENIED, Event, EventKind, Role};
+use smc_agent_common::{EVENT_DENIED, Event, EventKind, RULE_DEFAULT, Role};
 
 use crate::{
-    judge::{refusal_of_client, refusal_of_server},
+    judge::{emit, refusal_of_client, refusal_of_server},
     kernel::{Endpoints, netns_of_sock, read},
-    maps::emit,
     offsets::{OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS, OFF_SOCKET_SK},
 };
 
@@ -35,33 +34,34 @@ fn report(smc: *const u8, code: u32) -> Option<()> {
     let ends = Endpoints::of(sk)?;
     let netns = netns_of_sock(sk);
     let role = if read::<u64>(smc, &OFF_SMC_LISTEN)? == 0 { Role::Client } else { Role::Server };
-    let mut event = Event {
-        time: unsafe { bpf_ktime_get_ns() },
-        generation: 0,
-        netns,
-        kind: EventKind::Fallback as u16,
-        family: ends.family,
-        local: ends.local,
-        peer: ends.peer,
-        local_port: ends.local_port,
-        peer_port: ends.peer_port,
-        code,
-        peer_code: read(smc, &OFF_SMC_PEER_DIAGNOSIS).unwrap_or(0),
-        rule: 0,
-        role: role as u8,
-        flags: 0,
+    let peer_code = read(smc, &OFF_SMC_PEER_DIAGNOSIS).unwrap_or(0);
+    let refusal = match (code, role) {
+        (PEER_NO_SMC, Role::Client) => refusal_of_client(&ends, netns),
+        (PEER_NO_SMC, Role::Server) => refusal_of_server(&ends, netns),
+        _ => None,
     };
-    if code == PEER_NO_SMC {
-        let refusal = match role {
-            Role::Client => refusal_of_client(&ends, netns),
-            Role::Server => refusal_of_server(&ends, netns),
+    let (generation, rule, flags) = match refusal {
+        Some(refusal) => (refusal.generation, refusal.rule, EVENT_DENIED),
+        None => (0, RULE_DEFAULT, 0),
+    };
+    emit(|event| {
+        *event = Event {
+            // SAFETY: the helper takes nothing and only reads the clock.
+            time: unsafe { bpf_ktime_get_ns() },
+            generation,
+            netns,
+            kind: EventKind::Fallback as u16,
+            family: ends.family,
+            local: ends.local,
+            peer: ends.peer,
+            local_port: ends.local_port,
+            peer_port: ends.peer_port,
+            code,
+            peer_code,
+            rule,
+            role: role as u8,
+            flags,
         };
-        if let Some(refusal) = refusal {
-            event.rule = refusal.rule;
-            event.generation = refusal.generation;
-            event.flags = EVENT_DENIED;
-        }
-    }
-    emit(&event);
+    });
     Some(())
 }

@@ -119,7 +119,7 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
     } else {
         return None;
     }
-    if judge(&ends, Role::Client, 0, || netns_of_packet(ctx)) == Verdict::Deny {
+    if judge(&ends, Role::Client, 0, netns_of_packet(ctx)) == Verdict::Deny {
         strip(ctx, &tcp, &options);
     }
     Some(())
@@ -134,7 +134,7 @@ fn incoming(ctx: &TcContext) -> Option<()> {
     if !has_listener(ctx, &tcp.ends) {
         return None;
     }
-    if judge(&tcp.ends, Role::Server, 0, || netns_of_packet(ctx)) == Verdict::Deny {
+    if judge(&tcp.ends, Role::Server, 0, netns_of_packet(ctx)) == Verdict::Deny {
         strip(ctx, &tcp, &options);
     }
     Some(())

@@ -156,6 +156,22 @@ pub(super) fn struct_ops_map(
     unsafe { bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut attr) }
 }
 
+/// Makes a `BPF_MAP_TYPE_ARRAY`, as an element of a map of maps.
+pub(super) fn array(name: &str, value_size: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
+    const ARRAY: u32 = 2;
+    let mut attr = empty();
+    // SAFETY: the struct arm of BPF_MAP_CREATE; all its fields are integers.
+    let command = unsafe { &mut attr.__bindgen_anon_1 };
+    command.map_type = ARRAY;
+    command.key_size = 4;
+    command.value_size = value_size;
+    command.max_entries = entries;
+    command.map_flags = flags;
+    put_name(&mut command.map_name, name);
+    // SAFETY: no pointers are passed.
+    unsafe { bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut attr) }
+}
+
 /// Writes an element. For a struct_ops map this registers it.
 pub(super) fn map_update(map: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Result<()> {
     let mut attr = empty();

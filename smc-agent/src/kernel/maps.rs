@@ -1,0 +1,219 @@
+//! The maps that the programs share with the agent, and the policy table in them.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use smc_agent_common::{Counter, Fixed, Line, MAX_RULES};
+use thiserror::Error;
+
+use super::sys;
+use crate::policy::PolicyTable;
+
+/// Table slots: one in force, one to prepare the next table in.
+const SLOTS: u32 = 2;
+/// Hit counters of a slot: one a rule, and one for the default after them.
+const HITS_PER_SLOT: u32 = MAX_RULES as u32 + 1;
+/// `BPF_F_INNER_MAP` (uapi/linux/bpf.h): inner maps of one outer map may differ in size.
+const BPF_F_INNER_MAP: u32 = 1 << 12;
+
+/// The maps that are pinned, by the names that the programs know them by.
+pub const PINNED: [&str; 8] =
+    ["SLOT_IN_FORCE", "TABLE_FIXED", "TABLE_LINES", "HITS", "COUNTERS", "REFUSALS", "SCOPE", "EVENTS"];
+
+/// A step with the maps failed.
+#[derive(Debug, Error)]
+pub enum MapsError {
+    /// aya's word on it.
+    #[error("map {map}: {source}")]
+    Map {
+        /// Which map.
+        map: &'static str,
+        /// What happened.
+        source: MapError,
+    },
+    /// A call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn of(map: &'static str) -> impl Fn(MapError) -> MapsError {
+    move |source| MapsError::Map { map, source }
+}
+
+fn failed(what: &str) -> impl FnOnce(io::Error) -> MapsError {
+    let what = what.to_owned();
+    move |source| MapsError::Io { what, source }
+}
+
+/// Handles of the pinned maps.
+#[derive(Debug)]
+pub struct Maps {
+    slot_in_force: Array<MapData, u32>,
+    fixed: ArrayOfMaps<MapData, MapData>,
+    lines: ArrayOfMaps<MapData, MapData>,
+    hits: PerCpuArray<MapData, u64>,
+    counters: PerCpuArray<MapData, u64>,
+    scope: HashMap<MapData, u32, u8>,
+    folder: PathBuf,
+}
+
+/// How often each rule decided (or, in shadow mode, would have), and the default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hits {
+    /// One count a rule, in the order of the rules.
+    pub rules: Vec<u64>,
+    /// Flows that no rule decided.
+    pub default: u64,
+}
+
+impl Maps {
+    /// Opens the maps pinned in `folder`.
+    pub fn open(folder: &Path) -> Result<Self, MapsError> {
+        let open = |name: &'static str| -> Result<aya::maps::Map, MapsError> {
+            let data = MapData::from_pin(folder.join(name)).map_err(of(name))?;
+            aya::maps::Map::from_map_data(data).map_err(of(name))
+        };
+        macro_rules! typed {
+            ($name:literal) => {
+                open($name)?.try_into().map_err(of($name))?
+            };
+        }
+        Ok(Self {
+            slot_in_force: typed!("SLOT_IN_FORCE"),
+            fixed: typed!("TABLE_FIXED"),
+            lines: typed!("TABLE_LINES"),
+            hits: typed!("HITS"),
+            counters: typed!("COUNTERS"),
+            scope: typed!("SCOPE"),
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// The ring buffer of events. Only one reader makes sense at a time.
+    pub fn events(&self) -> Result<RingBuf<MapData>, MapsError> {
+        let name = "EVENTS";
+        let data = MapData::from_pin(self.folder.join(name)).map_err(of(name))?;
+        aya::maps::Map::from_map_data(data).and_then(TryInto::try_into).map_err(of(name))
+    }
+
+    /// Generation of the table in force; `None` before the first.
+    pub fn generation(&self) -> Result<Option<u64>, MapsError> {
+        Ok(self.table_in_force()?.map(|fixed| fixed.header.generation))
+    }
+
+    fn table_in_force(&self) -> Result<Option<Box<Fixed>>, MapsError> {
+        let slot = self.slot()?;
+        let inner = match self.fixed.get(&slot, 0) {
+            Ok(inner) => inner,
+            Err(MapError::KeyNotFound) => return Ok(None),
+            Err(error) => return Err(of("TABLE_FIXED")(error)),
+        };
+        let mut fixed: Box<Fixed> = bytemuck::allocation::zeroed_box();
+        sys::map_lookup(inner.fd().as_fd(), &0_u32.to_ne_bytes(), bytemuck::bytes_of_mut(&mut *fixed))
+            .map_err(failed("read the table in force"))?;
+        Ok(Some(fixed))
+    }
+
+    fn slot(&self) -> Result<u32, MapsError> {
+        self.slot_in_force.get(&0, 0).map_err(of("SLOT_IN_FORCE"))
+    }
+
+    /// Puts `table` into force in the place of the present one, in one step. Lookups are never blocked, and each sees
+    /// one of the two tables as a whole.
+    pub fn install(&mut self, table: &mut PolicyTable) -> Result<(), MapsError> {
+        let present = self.slot()?;
+        let next = (present + 1) % SLOTS;
+        let zeros = aya::maps::PerCpuValues::try_from(vec![
+            0_u64;
+            aya::util::nr_cpus().map_err(|(what, source)| {
+                MapsError::Io { what: what.to_owned(), source }
+            })?
+        ])
+        .map_err(failed("prepare hit counters"))?;
+        for index in 0..HITS_PER_SLOT {
+            self.hits.set(next * HITS_PER_SLOT + index, zeros.clone(), 0).map_err(of("HITS"))?;
+        }
+        let lines = inner_map("lines", size_of::<Line>(), table.lines.len().max(1), BPF_F_INNER_MAP)?;
+        sys::array_update_all(lines.fd().as_fd(), bytemuck::cast_slice(&table.lines), size_of::<Line>())
+            .map_err(failed("write the table's lines"))?;
+        table.fixed.header.activated = monotonic_now();
+        let fixed = inner_map("fixed", size_of::<Fixed>(), 1, 0)?;
+        sys::map_update(fixed.fd().as_fd(), &0_u32.to_ne_bytes(), bytemuck::bytes_of(&*table.fixed))
+            .map_err(failed("write the table's fixed part"))?;
+        self.lines.set(next, &lines, 0).map_err(of("TABLE_LINES"))?;
+        self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED"))?;
+        self.slot_in_force.set(0, next, 0).map_err(of("SLOT_IN_FORCE"))?;
+        // The kernel waits for a grace period when a map within a map is replaced, so that after this no program
+        // uses the slot that was in force before: only then may the next call write there.
+        self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED"))
+    }
+
+    /// Hits since the table in force was installed; `rules` is its number of rules.
+    pub fn hits(&self, rules: usize) -> Result<Hits, MapsError> {
+        let first = self.slot()? * HITS_PER_SLOT;
+        let read = |index: u32| -> Result<u64, MapsError> {
+            Ok(self.hits.get(&(first + index), 0).map_err(of("HITS"))?.iter().sum())
+        };
+        Ok(Hits {
+            rules: (0..HITS_PER_SLOT - 1).take(rules).map(read).collect::<Result<_, _>>()?,
+            default: read(HITS_PER_SLOT - 1)?,
+        })
+    }
+
+    /// What the programs counted.
+    pub fn counter(&self, counter: Counter) -> Result<u64, MapsError> {
+        Ok(self.counters.get(&(counter as u32), 0).map_err(of("COUNTERS"))?.iter().sum())
+    }
+
+    /// Says in which network namespaces (by inode number) the policy is enforced.
+    pub fn set_scope(&mut self, namespaces: &[u32]) -> Result<(), MapsError> {
+        let stale: Vec<u32> = self
+            .scope
+            .keys()
+            .filter_map(Result::ok)
+            .filter(|present| !namespaces.contains(present))
+            .collect();
+        for namespace in namespaces {
+            self.scope.insert(namespace, 1, 0).map_err(of("SCOPE"))?;
+        }
+        for namespace in stale {
+            self.scope.remove(&namespace).map_err(of("SCOPE"))?;
+        }
+        Ok(())
+    }
+
+    /// Unpins all maps: they go when the last program that uses them does.
+    pub fn unpin(folder: &Path) -> io::Result<()> {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn inner_map(name: &str, value_size: usize, entries: usize, flags: u32) -> Result<MapData, MapsError> {
+    let size = |value: usize| {
+        u32::try_from(value).map_err(|error| failed("size of a table")(io::Error::other(error)))
+    };
+    // BPF_MAP_TYPE_ARRAY, with keys of 4 bytes.
+    let fd: OwnedFd = sys::array(name, size(value_size)?, size(entries)?, flags)
+        .map_err(failed("make room for a table in the kernel"))?;
+    MapData::from_fd(fd).map_err(of("TABLE_LINES"))
+}
+
+/// `CLOCK_MONOTONIC`, nanoseconds: the clock of `bpf_ktime_get_ns()`.
+fn monotonic_now() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| {
+        u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)
+    })
+}

@@ -1,0 +1,53 @@
+//! The BPF object that is built into this program: loaded with the running kernel's offsets, its maps pinned.
+
+use std::{path::Path, sync::LazyLock};
+
+use aya::{Ebpf, EbpfError, EbpfLoader, VerifierLogLevel};
+use sha2::{Digest as _, Sha256};
+
+use super::{maps::PINNED, offsets::Offset};
+
+/// The bytes of the object.
+pub static BYTES: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/smc-agent-bpf.o"));
+
+/// What a load depends on.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// Where to pin the maps; those that are pinned there already are used.
+    pub maps: &'a Path,
+    /// Offsets of the running kernel.
+    pub offsets: &'a [Offset],
+    /// Whether the policy is enforced, so that a refused option may be its doing.
+    pub enforcing: bool,
+    /// Level of the messages of the programs themselves, as aya-log counts it; 0 is off.
+    pub log_level: u8,
+}
+
+/// Loads the maps and prepares the programs; none is in the kernel yet.
+pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
+    let enforcing = u32::from(options.enforcing);
+    let mut loader = EbpfLoader::new();
+    // Fields are found by offsets given below: nothing in the object asks for relocation by aya.
+    loader.btf(None).verifier_log_level(VerifierLogLevel::disable());
+    loader.override_global("ENFORCING", &enforcing, true);
+    loader.override_global("AYA_LOG_LEVEL", &options.log_level, false);
+    for (name, offset) in options.offsets {
+        loader.override_global(name, offset, true);
+    }
+    for name in PINNED {
+        loader.map_pin_path(name, options.maps.join(name));
+    }
+    loader.load(BYTES)
+}
+
+/// Names the object by its content: what an earlier agent left is usable as it is exactly if it has the same name.
+pub fn id() -> &'static str {
+    static ID: LazyLock<String> = LazyLock::new(|| {
+        const DIGITS: usize = 12;
+        let digest = Sha256::digest(BYTES);
+        let mut text: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        text.truncate(DIGITS);
+        text
+    });
+    &ID
+}
