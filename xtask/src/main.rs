@@ -1,2 +1,58 @@
-//! The task runner of this repository.
-fn main() {}
+//! The task runner of this repository: everything that a person or CI types.
+
+mod apt;
+mod build;
+mod cache;
+mod cargo;
+mod debver;
+mod elf;
+mod kernel;
+mod setup;
+mod sys;
+mod toolchain;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use lexopt::prelude::*;
+
+const HELP: &str = "\
+The tasks of this repository.
+
+Usage: cargo xtask TASK [--help]
+
+  setup    make this machine able to build everything and to run VMs
+  build    build smc-agent, the BPF side included
+  kernel   get a kernel to boot: 5.10, 6.1, 6.12, 7.3
+  vm       boot a kernel with real SMC and run a command or a shell in it";
+
+fn main() -> ExitCode {
+    match tasks() {
+        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Err(error) => {
+            sys::say(format_args!("{error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn tasks() -> Result<i32> {
+    let mut args = lexopt::Parser::from_env();
+    let Some(Value(task)) = args.next()? else {
+        println!("{HELP}");
+        return Ok(0);
+    };
+    let code = |well: bool| i32::from(!well);
+    Ok(match task.string()?.as_str() {
+        "setup" => code(setup::main(args)?),
+        "build" => build::main(args).map(|()| 0)?,
+        "kernel" => kernel::main(args).map(|()| 0)?,
+        "vm" => vm::main(args)?,
+        "help" => {
+            println!("{HELP}");
+            0
+        }
+        other => bail!("no task is called `{other}`\n\n{HELP}"),
+    })
+}
