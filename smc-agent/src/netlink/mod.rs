@@ -1,0 +1,24 @@
+//! Everything this project says over netlink: SMC's generic netlink, its PNET table, its socket diagnostics, and the
+//! list of network interfaces.
+//!
+//! - [`wire`]: the bytes: requests are built and answers taken apart there, without a socket;
+//! - [`socket`]: one request and its answers, with a deadline;
+//! - [`genl`]: generic netlink, whose families are found by name;
+//! - [`smc`], [`pnet`], [`diag`], [`link`]: one subject each, with typed results.
+//!
+//! A socket belongs to the network namespace of the thread that opens it, for good: to look into another namespace,
+//! enter it, open, and keep the socket. All parsers are total: whatever the kernel (or a fuzzer) sends, they return a
+//! value or [`Error::Malformed`]. Attributes that they do not know are skipped, since later kernels add some.
+
+pub mod diag;
+mod error;
+pub mod genl;
+pub mod link;
+pub mod pnet;
+pub mod smc;
+pub mod socket;
+pub mod wire;
+
+pub use error::{Error, Result};
+pub use socket::{DumpEnd, Protocol, Socket};
+pub use wire::{Attribute, Attributes, Message, Request};

@@ -1,0 +1,192 @@
+//! SMC's generic netlink family `SMC_GEN_NETLINK` (`include/uapi/linux/smc.h`; `net/smc/smc_netlink.c`): system information,
+//! EIDs, the handshake limitation and the kernel's own fallback statistics.
+
+mod eid;
+mod fallback;
+mod info;
+
+pub use eid::{Eid, InvalidEid, MAX_USER_EIDS, Seid};
+pub use fallback::{FallbackCount, FallbackStats, Side};
+pub use info::SystemInfo;
+
+use nix::errno::Errno;
+
+use super::error::{Error, Result};
+use super::genl::{Command, Family, FamilySocket};
+use super::wire::Attributes;
+
+/// The family (`SMC_GENL_FAMILY_NAME`, `SMC_GENL_FAMILY_VERSION`).
+const FAMILY: Family =
+    Family { name: "SMC_GEN_NETLINK", version: 1, described: "SMC generic netlink", since: "5.11" };
+
+// The commands of the enumeration that begins with SMC_NETLINK_GET_SYS_INFO.
+const GET_SYSTEM_INFO: Command =
+    Command { number: 1, what: "read the SMC system information", since: "5.11" };
+const GET_FALLBACK_STATS: Command =
+    Command { number: 8, what: "read the fallback statistics", since: "5.14" };
+const DUMP_USER_EIDS: Command = Command { number: 9, what: "list the user EIDs", since: "5.15" };
+const ADD_USER_EID: Command = Command { number: 10, what: "add the user EID", since: "5.15" };
+const REMOVE_USER_EID: Command = Command { number: 11, what: "remove the user EID", since: "5.15" };
+const FLUSH_USER_EIDS: Command = Command { number: 12, what: "remove all user EIDs", since: "5.15" };
+const DUMP_SEID: Command = Command { number: 13, what: "read the system EID", since: "5.15" };
+const ENABLE_SEID: Command = Command { number: 14, what: "enable the system EID", since: "5.15 on s390x" };
+const DISABLE_SEID: Command = Command { number: 15, what: "disable the system EID", since: "5.15 on s390x" };
+const DUMP_HS_LIMITATION: Command =
+    Command { number: 16, what: "read the handshake limitation", since: "5.18" };
+const ENABLE_HS_LIMITATION: Command =
+    Command { number: 17, what: "enable the handshake limitation", since: "5.18" };
+const DISABLE_HS_LIMITATION: Command =
+    Command { number: 18, what: "disable the handshake limitation", since: "5.18" };
+
+/// `SMC_GEN_SYS_INFO`: the nest around an entry of [`GET_SYSTEM_INFO`].
+const NEST_SYSTEM_INFO: u16 = 1;
+/// `SMC_GEN_FBACK_STATS`: the nest around an entry of [`GET_FALLBACK_STATS`].
+const NEST_FALLBACK_STATS: u16 = 8;
+/// `SMC_NLA_EID_TABLE_ENTRY`, text.
+const EID_ENTRY: u16 = 1;
+/// `SMC_NLA_HS_LIMITATION_ENABLED`, u8.
+const HS_LIMITATION_ENABLED: u16 = 1;
+
+/// A connection to the family. Statistics and the handshake limitation are those of the network namespace in which it
+/// was opened; EIDs are the whole kernel's.
+#[derive(Debug)]
+pub struct Smc {
+    socket: FamilySocket,
+}
+
+impl Smc {
+    /// Finds the family and opens a socket.
+    pub fn open() -> Result<Self> {
+        FamilySocket::open(&FAMILY).map(|socket| Self { socket })
+    }
+
+    /// What the kernel says of itself; `None` if it sent nothing.
+    pub fn system_info(&mut self) -> Result<Option<SystemInfo>> {
+        let infos = self.socket.list(GET_SYSTEM_INFO, |attributes| {
+            let nest = attributes.find(NEST_SYSTEM_INFO)?;
+            nest.map(|nest| SystemInfo::parse(nest.nested())).transpose()
+        })?;
+        Ok(infos.into_iter().next())
+    }
+
+    /// The kernel's own count of fallbacks in this network namespace.
+    pub fn fallback_stats(&mut self) -> Result<FallbackStats> {
+        let entries = self.socket.list(GET_FALLBACK_STATS, |attributes| {
+            let nest = attributes.find(NEST_FALLBACK_STATS)?;
+            nest.map(|nest| fallback::Entry::parse(nest.nested())).transpose()
+        })?;
+        Ok(entries.into_iter().collect())
+    }
+
+    /// The user EIDs, in the order in which they are offered.
+    pub fn user_eids(&mut self) -> Result<Vec<String>> {
+        self.socket.list(DUMP_USER_EIDS, |attributes| {
+            let entry = attributes.find(EID_ENTRY)?;
+            Ok(entry.map(|entry| entry.text().trim_end().to_owned()))
+        })
+    }
+
+    /// Adds a user EID.
+    pub fn add_user_eid(&mut self, eid: &Eid) -> Result<()> {
+        self.change_eid(ADD_USER_EID, eid)
+    }
+
+    /// Removes a user EID.
+    pub fn remove_user_eid(&mut self, eid: &Eid) -> Result<()> {
+        match self.change_eid(REMOVE_USER_EID, eid) {
+            // s390x: "removed, and since it was the last one the system EID is enabled".
+            Err(error) if error.errno() == Some(Errno::EAGAIN) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Removes all user EIDs.
+    pub fn flush_user_eids(&mut self) -> Result<()> {
+        self.switch(FLUSH_USER_EIDS)
+    }
+
+    /// The system EID; `None` where there is no ISM device of version 2.
+    pub fn seid(&mut self) -> Result<Option<Seid>> {
+        let seids = self.socket.list(DUMP_SEID, Seid::parse)?;
+        Ok(seids.into_iter().next())
+    }
+
+    /// Lets SMC-D offer the system EID (s390x).
+    pub fn enable_seid(&mut self) -> Result<()> {
+        self.switch(ENABLE_SEID)
+    }
+
+    /// Keeps SMC-D from offering the system EID (s390x); refused while there is no user EID.
+    pub fn disable_seid(&mut self) -> Result<()> {
+        self.switch(DISABLE_SEID).map_err(|error| {
+            error.meaning(|errno| {
+                (errno == Errno::ENOENT).then_some("it is the only EID that is left: add a user EID first")
+            })
+        })
+    }
+
+    /// Whether listeners refuse SMC while handshakes queue up; `None` if the kernel sent nothing.
+    pub fn handshake_limitation(&mut self) -> Result<Option<bool>> {
+        let states = self.socket.list(DUMP_HS_LIMITATION, handshake_limitation)?;
+        Ok(states.into_iter().next())
+    }
+
+    /// Turns the handshake limitation of this network namespace on or off.
+    pub fn set_handshake_limitation(&mut self, on: bool) -> Result<()> {
+        self.switch(if on { ENABLE_HS_LIMITATION } else { DISABLE_HS_LIMITATION })
+    }
+
+    fn switch(&mut self, command: Command) -> Result<()> {
+        let request = self.socket.prepare(command);
+        self.socket.run(command, &request)
+    }
+
+    fn change_eid(&mut self, command: Command, eid: &Eid) -> Result<()> {
+        let request = self.socket.prepare(command).text(EID_ENTRY, &eid.padded());
+        self.socket.run(command, &request).map_err(meaning_of_eid_error)
+    }
+}
+
+/// The error numbers of `net/smc/smc_clc.c`: `smc_clc_ueid_add` and `smc_clc_ueid_remove`.
+fn meaning_of_eid_error(error: Error) -> Error {
+    error.meaning(|errno| match errno {
+        Errno::ERANGE => Some("the kernel's table is full (4 user EIDs): remove one first"),
+        Errno::EEXIST => Some("the kernel has it already"),
+        Errno::ENOENT => Some("the kernel does not have it"),
+        Errno::EINVAL => Some("the kernel does not accept it as a user EID"),
+        _ => None,
+    })
+}
+
+fn handshake_limitation(attributes: Attributes<'_>) -> Result<Option<bool>> {
+    let enabled = attributes.find(HS_LIMITATION_ENABLED)?;
+    enabled.map(|enabled| enabled.u8().map(|value| value != 0)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handshake_limitation_is_one_byte() {
+        if cfg!(target_endian = "little") {
+            let parse = |bytes| handshake_limitation(Attributes::new(bytes));
+            assert_eq!(parse(&[5, 0, 1, 0, 1, 0, 0, 0]).unwrap(), Some(true));
+            assert_eq!(parse(&[5, 0, 9, 0, 7, 0, 0, 0, 5, 0, 1, 0, 0, 0, 0, 0]).unwrap(), Some(false));
+            assert_eq!(parse(&[]).unwrap(), None);
+            assert!(parse(&[6, 0, 1, 0, 1, 0, 0, 0]).is_err());
+            assert!(parse(&[5, 0, 1]).is_err());
+        }
+    }
+
+    #[test]
+    fn errors_of_the_eid_table_say_what_to_do() {
+        let refused =
+            |errno| meaning_of_eid_error(Error::refused("add the user EID", errno, None)).to_string();
+        assert_eq!(
+            refused(libc::ERANGE),
+            "cannot add the user EID: the kernel's table is full (4 user EIDs): remove one first"
+        );
+        assert_eq!(refused(libc::ENOMEM), "cannot add the user EID: out of memory");
+    }
+}
