@@ -1,3 +1,9 @@
 //! smc-agent as a library: see ARCHITECTURE.md for the map of its modules.
 
+pub mod cli;
+pub mod daemon;
+pub mod enforce;
+pub mod kernel;
 pub mod netlink;
+pub mod policy;
+pub mod trace;

@@ -1,2 +1,7 @@
 //! The smc-agent command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    smc_agent::cli::main()
+}

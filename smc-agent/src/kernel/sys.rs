@@ -272,6 +272,25 @@ fn object_info<T>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
     unsafe { bpf(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD, &mut attr) }.map(drop)
 }
 
+/// The interface of a tcx link; 0 once it has gone.
+pub(super) fn tcx_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
+    /// `struct bpf_link_info` (uapi/linux/bpf.h): type, id, prog_id, then a union on an 8-byte boundary, of which the
+    /// arm of tcx begins with the interface.
+    #[repr(C)]
+    struct LinkInfo {
+        link_type: u32,
+        id: u32,
+        program: u32,
+        hole: u32,
+        interface: u32,
+        rest: [u32; 16],
+    }
+    // SAFETY: plain integers; all bytes zero are valid.
+    let mut info: LinkInfo = unsafe { zeroed() };
+    object_info(link, &mut info)?;
+    Ok(info.interface)
+}
+
 /// Ids of all maps of the system, in ascending order. Needs `CAP_SYS_ADMIN`.
 pub(super) fn map_ids() -> impl Iterator<Item = io::Result<u32>> {
     ids(bpf_cmd::BPF_MAP_GET_NEXT_ID)

@@ -1,0 +1,141 @@
+//! Commands: arguments in, text or JSON out. Nothing else of the library prints.
+
+mod detach;
+mod failure;
+mod policy;
+mod privileges;
+mod reload;
+mod run;
+mod status;
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::enforce::Places;
+use failure::Failure;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  well
+  1  the thing asked is not so: policy invalid, nothing enforced, …
+  2  usage, or a file named on the command line cannot be read
+  3  this kernel lacks what is needed
+  4  not privileged";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "smc-agent",
+    version,
+    about = "Decides by policy which TCP connections may negotiate SMC, enforces it in the kernel, and shows why connections fall back to TCP.",
+    after_help = EXIT_CODES
+)]
+struct Arguments {
+    #[command(flatten)]
+    places: PlaceArguments,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Args)]
+struct PlaceArguments {
+    /// Folder of the lock, the control socket and the records of what is enforced
+    #[arg(long, global = true, value_name = "DIR", default_value = "/run/smc-agent", help_heading = "Places")]
+    state_dir: PathBuf,
+    /// Folder of the pins, in a bpf file system
+    #[arg(long, global = true, value_name = "DIR", default_value = "/sys/fs/bpf/smc-agent", help_heading = "Places")]
+    pin_dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Put a policy into force and show what falls back; enforcement stays when the agent stops
+    Run(run::RunArguments),
+    /// Take everything of the agent out of the kernel
+    Detach(OutputArguments),
+    /// Have the running agent read its policy anew
+    Reload(OutputArguments),
+    /// Show what is enforced, and how; works without a running agent too
+    Status(OutputArguments),
+    /// Work with policies
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+}
+
+#[derive(Debug, Args)]
+struct OutputArguments {
+    /// How to write the result
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are errors too for the parser, but not for the user.
+            let code = u8::from(error.use_stderr()) * failure::USAGE;
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    start_log();
+    match run_command(arguments) {
+        Ok(code) => code,
+        // A reader that has seen enough is no error.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = writeln!(io::stderr(), "smc-agent: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let places = Places { pins: arguments.places.pin_dir, state: arguments.places.state_dir };
+    match arguments.command {
+        Command::Run(arguments) => run::run(places, arguments),
+        Command::Detach(arguments) => detach::detach(&places, arguments.output),
+        Command::Reload(arguments) => reload::reload(&places, arguments.output),
+        Command::Status(arguments) => status::status(&places, arguments.output),
+        Command::Policy(command) => policy::policy(command),
+    }
+}
+
+/// Messages go to standard error; `RUST_LOG` chooses among them.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,aya=warn,aya_obj=warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
+}
+
+/// A runtime of one thread: everything that waits, waits there.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::not_so(format!("start the runtime: {error}")))
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value).map_err(|error| io::Error::from(error))?;
+    writeln!(out)?;
+    Ok(())
+}
+
+fn print(text: std::fmt::Arguments<'_>) -> Result<(), Failure> {
+    Ok(io::stdout().lock().write_fmt(text)?)
+}

@@ -1,0 +1,141 @@
+//! `smc-agent run`.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Args, ValueEnum};
+use tracing::{error, info};
+
+use super::{Failure, Output, privileges, runtime};
+use crate::{
+    daemon::{self, Notice, RunOptions},
+    enforce::{self, BackendChoice, Places},
+    policy::Limits,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct RunArguments {
+    /// A policy file, or a folder of them; may be repeated, and all make one policy
+    #[arg(long, required = true, value_name = "FILE")]
+    policy: Vec<PathBuf>,
+    /// How to enforce the policy
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    backend: BackendChoice,
+    /// How to write events
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+    /// Refuse a policy whose table takes more than this (bytes; K, M and G are understood)
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    max_table_memory: usize,
+    /// Do not have the kernel load the module smc
+    #[arg(long)]
+    no_load_module: bool,
+    /// Show messages of the BPF side itself, up to this level
+    #[arg(long, value_enum, value_name = "LEVEL", num_args = 0..=1, default_missing_value = "debug")]
+    bpf_log: Option<BpfLogLevel>,
+}
+
+/// Levels as aya-log counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum BpfLogLevel {
+    Error = 1,
+    Warn = 2,
+    Info = 3,
+    Debug = 4,
+    Trace = 5,
+}
+
+pub(super) fn run(places: Places, arguments: RunArguments) -> Result<ExitCode, Failure> {
+    let limits = Limits { table_memory: arguments.max_table_memory, ..Limits::default() };
+    // The policy first: what is wrong with it can be said without privileges.
+    crate::policy::load(&arguments.policy, &limits)?;
+    privileges::require("run")?;
+    let options = RunOptions {
+        enforce: enforce::Options {
+            places,
+            backend: arguments.backend,
+            limits,
+            log_level: arguments.bpf_log.map_or(0, |level| level as u8),
+        },
+        sources: arguments.policy,
+        load_module: !arguments.no_load_module,
+    };
+    let output = arguments.output;
+    let mut broken = false;
+    let tell = |notice: Notice<'_>| {
+        // Without a reader of its output the agent goes on enforcing.
+        if let Err(problem) = say(&notice, output)
+            && !broken
+        {
+            broken = true;
+            error!("events are not written any more: {problem}");
+        }
+    };
+    runtime()?.block_on(daemon::run(options, tell))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(notice: &Notice<'_>, output: Output) -> io::Result<()> {
+    match notice {
+        Notice::Started { backend, candidates, generation, adopted } => {
+            for candidate in *candidates {
+                let chosen = if candidate.chosen { "" } else { "not " };
+                info!("backend {} {chosen}used: {}", candidate.backend, candidate.reason);
+            }
+            let adopted = if *adopted { ", with the programs of an earlier agent" } else { "" };
+            info!("enforcing generation {generation} by {backend}{adopted}");
+            Ok(())
+        }
+        Notice::Reloaded(reload) => {
+            match reload.generation {
+                Some(generation) => info!("policy read anew: generation {generation}"),
+                None => error!("policy refused, the old one stays: {}", reload.problems.join("\n")),
+            }
+            Ok(())
+        }
+        Notice::Event(event) => {
+            let mut out = io::stdout().lock();
+            match output {
+                Output::Text => writeln!(out, "{event}")?,
+                Output::Json => {
+                    serde_json::to_writer(&mut out, event)?;
+                    writeln!(out)?;
+                }
+            }
+            out.flush()
+        }
+    }
+}
+
+/// Reads a number of bytes: `268435456`, `256M`, `1G`.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.char_indices().find(|(_, c)| !c.is_ascii_digit()) {
+        Some((at, _)) => text.split_at(at),
+        None => (text, ""),
+    };
+    let shift = match unit.trim().trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err(format!("unknown unit {unit:?}: K, M and G are known")),
+    };
+    let number: usize = digits.parse().map_err(|_| "a number of bytes is wanted, such as 256M".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(parse_size("12"), Ok(12));
+        assert_eq!(parse_size("256M"), Ok(256 << 20));
+        assert_eq!(parse_size("1 GiB"), Ok(1 << 30));
+        assert!(parse_size("M").is_err() && parse_size("1X").is_err() && parse_size("-1").is_err());
+    }
+}

@@ -1,0 +1,326 @@
+//! The loop of the agent.
+
+use std::{io, path::PathBuf};
+
+use axum::body::Bytes;
+use jiff::Timestamp;
+use thiserror::Error;
+use tokio::{
+    io::unix::AsyncFd,
+    signal::unix::{SignalKind, signal},
+    sync::{broadcast, mpsc},
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    control::{self, Request},
+    names::Names,
+    status::{AgentStatus, Reload, Status},
+};
+use crate::{
+    enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError},
+    kernel::{btf::BtfError, features::Features},
+    netlink::link::{self, LinkChange, LinkMonitor},
+    policy::{self, LoadError},
+    trace::{self, Event, EventReader, event::ClockOffset},
+};
+
+/// Lines of events that a slow reader of the control socket may be behind before it misses some.
+const BACKLOG: usize = 4096;
+/// Requests that wait for the loop.
+const REQUESTS: usize = 16;
+
+/// What to run.
+#[derive(Debug)]
+pub struct RunOptions {
+    /// How to enforce.
+    pub enforce: enforce::Options,
+    /// Files and folders of the policy.
+    pub sources: Vec<PathBuf>,
+    /// Whether to let the kernel load the module smc.
+    pub load_module: bool,
+}
+
+/// What the loop has to say to whoever runs it.
+#[derive(Debug)]
+pub enum Notice<'a> {
+    /// The policy is in force.
+    Started {
+        /// The backend in use.
+        backend: Backend,
+        /// Why this one, and what the others lacked.
+        candidates: &'a [Candidate],
+        /// The generation in force.
+        generation: u64,
+        /// Whether the programs of an earlier agent are in use.
+        adopted: bool,
+    },
+    /// The policy was read anew, or refused.
+    Reloaded(&'a Reload),
+    /// Something happened to a connection.
+    Event(&'a Event),
+}
+
+/// Why the agent could not start or go on.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// The policy is not usable.
+    #[error(transparent)]
+    Policy(#[from] LoadError),
+    /// The kernel does not describe its types.
+    #[error("this kernel lacks what the agent needs: {0}")]
+    Btf(#[from] BtfError),
+    /// SMC is not in this kernel.
+    #[error(
+        "this kernel has no SMC: module smc is not loaded and cannot be (modprobe smc tells why); \
+         --backend tc enforces without it"
+    )]
+    NoSmc,
+    /// Another agent runs.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// It could not be put into force.
+    #[error(transparent)]
+    Enforce(#[from] EnforceError),
+    /// The interfaces cannot be watched.
+    #[error(transparent)]
+    Netlink(#[from] crate::netlink::Error),
+    /// A file, socket or signal could not be used.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Runs the agent until it is told to stop. Enforcement stays in place, unless it was told to detach.
+pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Result<(), DaemonError> {
+    let loaded = policy::load(&options.sources, &options.enforce.limits)?;
+    for warning in &loaded.warnings {
+        warn!("{warning}");
+    }
+    let features = Features::of_running_kernel(options.load_module)?;
+    if features.smc == crate::kernel::features::Smc::Absent
+        && options.enforce.backend == enforce::BackendChoice::Auto
+    {
+        return Err(DaemonError::NoSmc);
+    }
+    let places = options.enforce.places.clone();
+    places.prepare()?;
+    let lock = AgentLock::take(&places)?;
+    // Subscribed before the interfaces are listed, so that none is missed in between.
+    let monitor = LinkMonitor::open()?;
+    let enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)?;
+    let mut agent = Agent {
+        options,
+        enforcer,
+        names: Names::new(places.clone()),
+        features,
+        since: Timestamp::now(),
+        tracing_missing: None,
+        last_reload: None,
+        events: broadcast::Sender::new(BACKLOG),
+        _lock: lock,
+    };
+    agent.start_tracing();
+    tell(Notice::Started {
+        backend: agent.enforcer.backend(),
+        candidates: agent.enforcer.candidates(),
+        generation: agent.enforcer.generation(),
+        adopted: agent.enforcer.adopted(),
+    });
+    agent.serve(monitor, &mut tell).await
+}
+
+struct Agent {
+    options: RunOptions,
+    enforcer: Enforcer,
+    names: Names,
+    features: Features,
+    since: Timestamp,
+    tracing_missing: Option<String>,
+    last_reload: Option<Reload>,
+    events: broadcast::Sender<Bytes>,
+    _lock: AgentLock,
+}
+
+impl Agent {
+    fn start_tracing(&mut self) {
+        let result = match &self.features.smc_offsets {
+            Ok(_) => trace::attach(self.enforcer.ebpf_mut()).map_err(|error| error.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        if let Err(error) = result {
+            warn!("fallbacks are not shown: {error}");
+            self.tracing_missing = Some(error);
+        }
+        if self.options.enforce.log_level > 0
+            && let Err(error) = start_bpf_log(self.enforcer.ebpf_mut())
+        {
+            warn!("messages of the BPF side are not shown: {error}");
+        }
+    }
+
+    async fn serve(
+        mut self,
+        monitor: LinkMonitor,
+        tell: &mut impl FnMut(Notice<'_>),
+    ) -> Result<(), DaemonError> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let (sender, mut requests) = mpsc::channel(REQUESTS);
+        let server = control::serve(&self.options.enforce.places.control_socket(), sender, self.events.clone())?;
+        let mut reader = EventReader::new(self.enforcer.maps().events().map_err(EnforceError::from)?)?;
+        let mut monitor = AsyncFd::with_interest(monitor, tokio::io::Interest::READABLE)?;
+        loop {
+            tokio::select! {
+                // Events first: a decision is reported before what follows from it.
+                biased;
+                result = reader.read(|record| {
+                    let event = Event::new(record, ClockOffset::now(), &mut self.names);
+                    match event {
+                        Some(event) => {
+                            publish(&self.events, &event);
+                            tell(Notice::Event(&event));
+                        }
+                        None => debug!("a record of unknown kind {}", record.kind),
+                    }
+                }) => result?,
+                changes = next_changes(&mut monitor) => self.follow(changes?),
+                Some(request) = requests.recv() => {
+                    if self.answer(request, tell) {
+                        break;
+                    }
+                }
+                _ = hangup.recv() => {
+                    let reload = self.reload();
+                    tell(Notice::Reloaded(&reload));
+                }
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            }
+        }
+        // A client finds at once that none listens.
+        let _ = std::fs::remove_file(self.options.enforce.places.control_socket());
+        server.stop().await;
+        Ok(())
+    }
+
+    /// Serves one request. Says whether the agent is to stop.
+    fn answer(&mut self, request: Request, tell: &mut impl FnMut(Notice<'_>)) -> bool {
+        // Whoever asked may have hung up by now: that changes nothing.
+        match request {
+            Request::Status(reply) => {
+                let status = Status::read(&self.options.enforce.places, Some(self.status()));
+                let _ = reply.send(status.map_err(|error| error.to_string()));
+                false
+            }
+            Request::Reload(reply) => {
+                let reload = self.reload();
+                tell(Notice::Reloaded(&reload));
+                let _ = reply.send(reload);
+                false
+            }
+            Request::Detach(reply) => {
+                let _ = reply.send(enforce::detach(&self.options.enforce.places));
+                true
+            }
+        }
+    }
+
+    fn status(&self) -> AgentStatus {
+        AgentStatus {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: self.features.release.clone(),
+            since: self.since,
+            candidates: self.enforcer.candidates().to_vec(),
+            adopted: self.enforcer.adopted(),
+            tracing_missing: self.tracing_missing.clone(),
+            last_reload: self.last_reload.clone(),
+        }
+    }
+
+    /// Reads the policy anew. One that is refused changes nothing.
+    fn reload(&mut self) -> Reload {
+        let result = policy::load(&self.options.sources, &self.options.enforce.limits)
+            .map_err(|error| match error {
+                LoadError::Invalid(diagnostics) => diagnostics.iter().map(ToString::to_string).collect(),
+                error @ LoadError::Unreadable { .. } => vec![error.to_string()],
+            })
+            .and_then(|loaded| {
+                for warning in &loaded.warnings {
+                    warn!("{warning}");
+                }
+                self.enforcer
+                    .reload(&loaded.policy, &self.options.sources)
+                    .map_err(|error| vec![error.to_string()])
+            });
+        let time = Timestamp::now();
+        let reload = match result {
+            Ok(()) => {
+                Reload { time, generation: Some(self.enforcer.generation()), problems: Vec::new() }
+            }
+            Err(problems) => Reload { time, generation: None, problems },
+        };
+        self.last_reload = Some(reload.clone());
+        reload
+    }
+
+    /// Follows the kernel's news about interfaces.
+    fn follow(&mut self, changes: Vec<LinkChange>) {
+        for change in changes {
+            match change {
+                LinkChange::Present(interface) => self.cover(&interface),
+                LinkChange::Gone(interface) => self.enforcer.uncover(&interface),
+                LinkChange::Lost => match link::list() {
+                    Ok(interfaces) => interfaces.iter().for_each(|interface| self.cover(interface)),
+                    Err(error) => warn!("interfaces may be uncovered: {error}"),
+                },
+            }
+        }
+    }
+
+    fn cover(&mut self, interface: &link::Link) {
+        match self.enforcer.cover(interface) {
+            Ok(()) => {}
+            Err(error) => warn!("interface {} is not covered: {error}", interface.name),
+        }
+    }
+}
+
+async fn next_changes(monitor: &mut AsyncFd<LinkMonitor>) -> Result<Vec<LinkChange>, DaemonError> {
+    loop {
+        let mut guard = monitor.readable_mut().await?;
+        match guard.get_inner_mut().changes()? {
+            Some(changes) => return Ok(changes),
+            None => guard.clear_ready(),
+        }
+    }
+}
+
+fn publish(events: &broadcast::Sender<Bytes>, event: &Event) {
+    if events.receiver_count() == 0 {
+        return;
+    }
+    match serde_json::to_vec(event) {
+        Ok(mut line) => {
+            line.push(b'\n');
+            // Nobody listens any more: fine.
+            let _ = events.send(line.into());
+        }
+        Err(error) => warn!("an event is no JSON: {error}"),
+    }
+}
+
+/// Passes the messages of the BPF side on to this program's log.
+fn start_bpf_log(ebpf: &mut aya::Ebpf) -> Result<(), Box<dyn std::error::Error>> {
+    let logger = aya_log::EbpfLogger::init(ebpf)?;
+    let mut logger = AsyncFd::with_interest(logger, tokio::io::Interest::READABLE)?;
+    tokio::spawn(async move {
+        while let Ok(mut guard) = logger.readable_mut().await {
+            guard.get_inner_mut().flush();
+            guard.clear_ready();
+        }
+    });
+    info!("messages of the BPF side are shown");
+    Ok(())
+}

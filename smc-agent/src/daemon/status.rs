@@ -1,0 +1,211 @@
+//! What is enforced, as it can be read from the kernel and the records, with or without a running agent.
+
+use std::{collections::BTreeMap, io, path::PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use smc_agent_common::Counter;
+
+use crate::{
+    enforce::{Backend, Candidate, Places, PolicyRecord},
+    kernel::{
+        hs_ctrl,
+        maps::{Maps, MapsError},
+        tc,
+    },
+    netlink::link,
+};
+
+/// Version of the form of the status as JSON.
+const VERSION: u32 = 1;
+
+/// The whole status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of this form.
+    pub version: u32,
+    /// The running agent; `None` if none runs.
+    pub agent: Option<AgentStatus>,
+    /// What enforces at present, by what is in the kernel.
+    pub backend: Backend,
+    /// The policy in force; `None` if there is none.
+    pub policy: Option<PolicyStatus>,
+    /// What the programs counted, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// Interfaces of this network namespace that both traffic control programs are attached to.
+    pub interfaces: Vec<String>,
+    /// The ctrl that is selected in net.smc.hs_ctrl.
+    pub hs_ctrl: Option<String>,
+    /// What is not as it should be.
+    pub degraded: Vec<Degraded>,
+}
+
+/// The running agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Its process id.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// When it started.
+    pub since: Timestamp,
+    /// The backends it considered, and why it uses the one it does.
+    pub candidates: Vec<Candidate>,
+    /// Whether it went on with the programs of an earlier agent.
+    pub adopted: bool,
+    /// Why fallbacks are not shown; `None` if they are.
+    pub tracing_missing: Option<String>,
+    /// What came of the last reload; `None` if there was none.
+    pub last_reload: Option<Reload>,
+}
+
+/// A reload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reload {
+    /// When.
+    pub time: Timestamp,
+    /// The generation that came of it; `None` if it was refused.
+    pub generation: Option<u64>,
+    /// Why it was refused; empty if it was not.
+    pub problems: Vec<String>,
+}
+
+/// The policy in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// Its generation.
+    pub generation: u64,
+    /// Where it was read from.
+    pub sources: Vec<PathBuf>,
+    /// `allow` or `deny`.
+    pub default: String,
+    /// How often the default decided.
+    pub default_hits: u64,
+    /// The rules, in order.
+    pub rules: Vec<RuleStatus>,
+}
+
+/// A rule in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleStatus {
+    /// Its name.
+    pub name: String,
+    /// `allow` or `deny`.
+    pub action: String,
+    /// How often it decided.
+    pub hits: u64,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Degraded {
+    /// What.
+    pub what: String,
+    /// Whether because of it something is not enforced that should be.
+    pub unenforced: bool,
+}
+
+impl Status {
+    /// Reads what is in the kernel. `agent` is what the running agent knows of itself.
+    pub fn read(places: &Places, agent: Option<AgentStatus>) -> Result<Self, StatusError> {
+        let mut status = Self {
+            version: VERSION,
+            agent,
+            backend: Backend::Observe,
+            policy: None,
+            counters: BTreeMap::new(),
+            interfaces: Vec::new(),
+            hs_ctrl: hs_ctrl::selected().ok().flatten(),
+            degraded: Vec::new(),
+        };
+        // An object that is not finished, or not yet removed, decides nothing: the one with the highest generation
+        // is the one in force.
+        let mut found: Option<(u64, Maps, crate::enforce::ObjectPlaces)> = None;
+        for object in places.of_other_objects("")? {
+            let Ok(maps) = Maps::open(&object.maps()) else { continue };
+            if let Some(generation) = maps.generation()?
+                && found.as_ref().is_none_or(|(highest, ..)| generation > *highest)
+            {
+                found = Some((generation, maps, object));
+            }
+        }
+        let Some((generation, maps, object)) = found else {
+            return Ok(status);
+        };
+        for (counter, name) in Counter::ALL {
+            status.counters.insert(name.to_owned(), maps.counter(counter)?);
+        }
+        status.read_policy(places, generation, &maps)?;
+        if object.hs_ctrl().exists() {
+            status.backend = Backend::HsCtrl;
+            if !status.hs_ctrl.as_deref().is_some_and(hs_ctrl::is_ours) {
+                status.unenforced(match &status.hs_ctrl {
+                    None => "net.smc.hs_ctrl was cleared: the policy is not asked".to_owned(),
+                    Some(other) => format!("net.smc.hs_ctrl was set to {other}: the policy is not asked"),
+                });
+            }
+        } else if object.links().exists() {
+            status.backend = Backend::Tc;
+            let attached = tc::attached(&object.links())?;
+            for interface in link::list()? {
+                if attached.iter().any(|(_, index)| *index == interface.index) {
+                    status.interfaces.push(interface.name);
+                } else {
+                    status.unenforced(format!("interface {} is not covered", interface.name));
+                }
+            }
+        }
+        if let Some(missing) = status.agent.as_ref().and_then(|agent| agent.tracing_missing.clone()) {
+            status.degraded.push(Degraded { what: format!("no fallback events: {missing}"), unenforced: false });
+        }
+        Ok(status)
+    }
+
+    fn read_policy(&mut self, places: &Places, generation: u64, maps: &Maps) -> Result<(), StatusError> {
+        let record = match PolicyRecord::read(places, generation) {
+            Ok(record) => record,
+            Err(error) => {
+                let what = format!("the rules of generation {generation} have no names: {error}");
+                self.degraded.push(Degraded { what, unenforced: false });
+                return Ok(());
+            }
+        };
+        let hits = maps.hits(record.rules.len())?;
+        let rules = record.rules.into_iter().zip(hits.rules);
+        self.policy = Some(PolicyStatus {
+            generation,
+            sources: record.sources,
+            default: record.default,
+            default_hits: hits.default,
+            rules: rules
+                .map(|(rule, hits)| RuleStatus { name: rule.name, action: rule.action, hits })
+                .collect(),
+        });
+        Ok(())
+    }
+
+    fn unenforced(&mut self, what: String) {
+        self.degraded.push(Degraded { what, unenforced: true });
+    }
+
+    /// Whether a policy is in force, and all of it.
+    pub fn is_enforced(&self) -> bool {
+        self.backend != Backend::Observe && self.degraded.iter().all(|degraded| !degraded.unenforced)
+    }
+}
+
+/// Why the status could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// A map could not be read.
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// The interfaces could not be listed.
+    #[error(transparent)]
+    Netlink(#[from] crate::netlink::Error),
+    /// A pin or record could not be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}

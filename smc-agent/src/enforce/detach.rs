@@ -1,0 +1,72 @@
+//! Taking everything of the agent out of the kernel again. It goes on after an error, and reports all.
+
+use super::{
+    PolicyRecord,
+    places::{ObjectPlaces, Places},
+};
+use crate::kernel::{features::Features, hs_ctrl::{self, Registered}};
+
+/// What was removed, and what could not be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Detached {
+    /// What was there and is gone.
+    pub removed: Vec<String>,
+    /// What went wrong.
+    pub problems: Vec<String>,
+}
+
+/// Removes selection, registrations, programs, maps, pins and records of the agent. The caller holds the lock.
+pub fn detach(places: &Places) -> Detached {
+    let mut report = Detached::default();
+    let mut note = |what: &str, result: Result<bool, String>| match result {
+        Ok(true) => report.removed.push(what.to_owned()),
+        Ok(false) => {}
+        Err(error) => report.problems.push(format!("{what}: {error}")),
+    };
+    note("selection in net.smc.hs_ctrl", hs_ctrl::deselect().map_err(|error| error.to_string()));
+    // Without BTF, or without SMC, nothing can be registered.
+    if let Ok(features) = Features::of_running_kernel(false)
+        && let Ok(btf) = &features.smc_btf
+    {
+        match Registered::all(btf) {
+            Ok(all) => {
+                for registered in all {
+                    let what = format!("smc_hs_ctrl {}", registered.name());
+                    note(&what, registered.unregister().map(|()| true).map_err(|error| error.to_string()));
+                }
+            }
+            Err(hs_ctrl::HsCtrlError::NoType) => {}
+            Err(error) => note("registered smc_hs_ctrl", Err(error.to_string())),
+        }
+    }
+    match places.of_other_objects("") {
+        Ok(objects) => {
+            for object in objects {
+                let before = report.problems.len();
+                remove_object(&object, &mut report.problems);
+                if report.problems.len() == before {
+                    report.removed.push(format!("pins in {}", object.root.display()));
+                }
+            }
+        }
+        Err(error) => report.problems.push(error.to_string()),
+    }
+    if places.pins.exists()
+        && let Err(error) = std::fs::remove_dir(&places.pins)
+    {
+        report.problems.push(format!("remove {}: {error}", places.pins.display()));
+    }
+    if places.state.exists()
+        && let Err(error) = PolicyRecord::remove_all(places)
+    {
+        report.problems.push(error.to_string());
+    }
+    report
+}
+
+/// Removes the pins of an object; traffic control links go with theirs.
+pub(super) fn remove_object(object: &ObjectPlaces, problems: &mut Vec<String>) {
+    if let Err(error) = object.remove() {
+        problems.push(error.to_string());
+    }
+}

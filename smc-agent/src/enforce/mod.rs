@@ -1,0 +1,15 @@
+//! Putting a policy into force: which backend does it, and the life of what is in the kernel.
+
+mod backend;
+mod detach;
+mod enforcer;
+mod lock;
+mod places;
+mod record;
+
+pub use backend::{Backend, BackendChoice, Candidate};
+pub use detach::{Detached, detach};
+pub use enforcer::{EnforceError, Enforcer, Options};
+pub use lock::{AgentLock, LockError};
+pub use places::{ObjectPlaces, Places};
+pub use record::{PolicyRecord, RuleRecord};

@@ -1,0 +1,192 @@
+//! The backend for kernels without `smc_hs_ctrl`: the two traffic control programs on every interface, through tcx
+//! links (6.6 and later) that are pinned, so that they outlive the process and can be found and changed by the next.
+
+use std::{
+    fs, io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+};
+
+use aya::{
+    Ebpf,
+    programs::{
+        LinkOrder, ProgramError, SchedClassifier, TcAttachType,
+        links::{FdLink, PinnedLink},
+        tc::{SchedClassifierLink, TcAttachOptions},
+    },
+};
+use thiserror::Error;
+
+use super::sys;
+use crate::netlink::link::Link;
+
+const PROGRAMS: [(&str, TcAttachType, &str); 2] = [
+    ("smc_egress", TcAttachType::Egress, "egress"),
+    ("smc_ingress", TcAttachType::Ingress, "ingress"),
+];
+
+/// A step with traffic control failed.
+#[derive(Debug, Error)]
+pub enum TcError {
+    /// A program was refused.
+    #[error("the kernel refused program {program}: {source}")]
+    Program {
+        /// Which one.
+        program: &'static str,
+        /// aya's word on it, with the verifier's log.
+        source: ProgramError,
+    },
+    /// An interface could not be covered.
+    #[error("attach to {interface} ({direction}): {source}")]
+    Attach {
+        /// The interface.
+        interface: String,
+        /// `egress` or `ingress`.
+        direction: &'static str,
+        /// What went wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> TcError {
+    let what = what.into();
+    move |source| TcError::Io { what, source }
+}
+
+/// Loads both programs and pins them in `folder`.
+pub fn load(ebpf: &mut Ebpf, folder: &Path) -> Result<(), TcError> {
+    for (name, _, _) in PROGRAMS {
+        let refused = |source| TcError::Program { program: name, source };
+        let missing = || refused(ProgramError::InvalidName { name: name.to_owned() });
+        let program: &mut SchedClassifier =
+            ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused)?;
+        program.load().map_err(refused)?;
+        let path = folder.join(name);
+        program.pin(&path).map_err(|error| failed(format!("pin {}", path.display()))(io::Error::other(error)))?;
+    }
+    Ok(())
+}
+
+/// The programs, loaded, with the folder where their links are pinned.
+#[derive(Debug)]
+pub struct Tc {
+    programs: Vec<(SchedClassifier, TcAttachType, &'static str)>,
+    links: PathBuf,
+}
+
+impl Tc {
+    /// Opens the programs pinned in `programs`; links are to be in `links`.
+    pub fn open(programs: &Path, links: &Path) -> Result<Self, TcError> {
+        fs::create_dir_all(links).map_err(failed(format!("make {}", links.display())))?;
+        let programs = PROGRAMS
+            .into_iter()
+            .map(|(name, attach_type, direction)| {
+                let program = SchedClassifier::from_pin(programs.join(name))
+                    .map_err(|source| TcError::Program { program: name, source })?;
+                Ok((program, attach_type, direction))
+            })
+            .collect::<Result<_, TcError>>()?;
+        Ok(Self { programs, links: links.to_owned() })
+    }
+
+    /// Covers an interface of network namespace `netns` (an inode number), which this thread is in. A link that is
+    /// pinned already, here or in one of `former` (folders of earlier objects), is kept and its program exchanged, so
+    /// that there is no moment without a program.
+    pub fn attach(&mut self, netns: u32, interface: &Link, former: &[PathBuf]) -> Result<(), TcError> {
+        for (program, attach_type, direction) in &mut self.programs {
+            let name = pin_name(netns, interface.index, direction);
+            let wrong = |source: Box<dyn std::error::Error + Send + Sync>| TcError::Attach {
+                interface: interface.name.clone(),
+                direction,
+                source,
+            };
+            let pin = self.links.join(&name);
+            if !pin.exists()
+                && let Some(old) = former.iter().map(|folder| folder.join(&name)).find(|old| old.exists())
+            {
+                fs::rename(&old, &pin).map_err(failed(format!("move {}", old.display())))?;
+            }
+            if pin.exists() && revive(program, &pin, interface.index).map_err(wrong)? {
+                continue;
+            }
+            let link = attach_new(program, &interface.name, *attach_type).map_err(wrong)?;
+            // The pin keeps the link; a descriptor here would keep it against a detach by another process.
+            drop(link.pin(&pin).map_err(|error| wrong(error.into()))?);
+        }
+        Ok(())
+    }
+
+    /// Forgets an interface that has gone: the kernel has cut its links, only their pins are left.
+    pub fn forget(&self, netns: u32, index: u32) {
+        for (_, _, direction) in &self.programs {
+            // Nothing depends on it: a pin that stays is removed when the number is used again, or by detach.
+            let _ = fs::remove_file(self.links.join(pin_name(netns, index, direction)));
+        }
+    }
+}
+
+fn pin_name(netns: u32, index: u32, direction: &str) -> String {
+    format!("{netns}-{index}-{direction}")
+}
+
+/// Which interfaces, by the number of their namespace and their own, have both programs according to the pins in
+/// `links`.
+pub fn attached(links: &Path) -> io::Result<Vec<(u32, u32)>> {
+    let mut found: Vec<(u32, u32, String)> = Vec::new();
+    for entry in fs::read_dir(links)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let mut parts = name.to_str().unwrap_or_default().splitn(3, '-');
+        if let (Some(Ok(netns)), Some(Ok(index)), Some(direction)) =
+            (parts.next().map(str::parse), parts.next().map(str::parse), parts.next())
+            && sys::open_pin(&entry.path()).and_then(|link| sys::tcx_interface(link.as_fd()))? == index
+        {
+            found.push((netns, index, direction.to_owned()));
+        }
+    }
+    let ingress = |(netns, index): (u32, u32)| found.contains(&(netns, index, "ingress".to_owned()));
+    let mut both: Vec<(u32, u32)> = found
+        .iter()
+        .filter(|(netns, index, direction)| direction == "egress" && ingress((*netns, *index)))
+        .map(|(netns, index, _)| (*netns, *index))
+        .collect();
+    both.sort_unstable();
+    Ok(both)
+}
+
+/// Exchanges the program of a pinned link. Says no, and removes the pin, if the link's interface has gone.
+fn revive(
+    program: &mut SchedClassifier,
+    pin: &Path,
+    index: u32,
+) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
+    let link = FdLink::from(PinnedLink::from_pin(pin)?);
+    let present = sys::open_pin(pin).and_then(|link| sys::tcx_interface(link.as_fd()))?;
+    if present != index {
+        drop(link);
+        fs::remove_file(pin)?;
+        return Ok(false);
+    }
+    let id = program.attach_to_link(SchedClassifierLink::try_from(link)?)?;
+    // Only the descriptor is dropped: the pin keeps the link.
+    drop(program.take_link(id)?);
+    Ok(true)
+}
+
+fn attach_new(
+    program: &mut SchedClassifier,
+    interface: &str,
+    attach_type: TcAttachType,
+) -> Result<FdLink, Box<dyn std::error::Error + Send + Sync>> {
+    let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+    let id = program.attach_with_options(interface, attach_type, options)?;
+    Ok(FdLink::try_from(program.take_link(id)?)?)
+}
