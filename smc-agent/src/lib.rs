@@ -1,1 +1,3 @@
 //! smc-agent as a library: see ARCHITECTURE.md for the map of its modules.
+
+pub mod policy;
