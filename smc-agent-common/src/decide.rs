@@ -6,9 +6,10 @@
 
 use crate::flow::{Address, Family, Flow};
 use crate::table::{
-    FLAG_DEFAULT_DENY, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE, KIND_NODE_LOW,
-    KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, LOCAL_V6, Line, MAGIC, MAX_DEPTH,
-    NODE_CHILD_WORD, PEER_V4, PEER_V6, PORT, ROOT_ENTRIES, RULE_DEFAULT, RULE_WORDS, SET_WORDS, Trie,
+    FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
+    KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, LOCAL_V6, Line, MAGIC, MAX_DEPTH,
+    NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PEER_V6, PORT, ROOT_ENTRIES, RULE_DEFAULT,
+    RULE_WORDS, SET_WORDS, Trie,
 };
 
 /// What is to happen with SMC on a connection.
@@ -101,9 +102,19 @@ fn lanes(offset: u64, keys: u64, high: u64, shift: u32) -> u64 {
     ((offset | high).wrapping_sub(keys) & high) >> (shift & 63)
 }
 
-/// Finds the class of an address.
+/// 1 if `key` is at least `bound`, else 0: the borrow of a subtraction, since a comparison would be a branch in BPF that
+/// no predictor can learn.
 #[inline(always)]
-fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Option<u32> {
+fn reached(key: u64, bound: u64) -> usize {
+    let borrow = (!key & bound) | ((!key | bound) & key.wrapping_sub(bound));
+    let borrow = (borrow >> 63) as usize;
+    borrow ^ 1
+}
+
+/// Finds the class of an address: the rules that it satisfies in one dimension. A part of [`decide()`], public to be
+/// measured and tested alone.
+#[inline(always)]
+pub fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Option<u32> {
     let mut key = address.high();
     if (key ^ trie.prefix) & trie.prefix_mask != 0 {
         return Some(trie.outside);
@@ -116,42 +127,49 @@ fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Option
         if kind < KIND_LEAF {
             return Some(value);
         }
+        if kind > KIND_NODE_LOW {
+            return None;
+        }
         let line = table.line(value & INDEX_MASK)?;
         if kind >= KIND_LEAF_LOW {
             key = address.low();
         }
         let words = &line.words;
         let halves = line.halves();
+        let node = kind == KIND_NODE || kind == KIND_NODE_LOW;
+        if !node && trie.narrow == 0 {
+            let position = reached(key, words[0])
+                + reached(key, words[1])
+                + reached(key, words[2])
+                + reached(key, words[3])
+                + reached(key, words[4]);
+            value = halves[position.wrapping_add(FULL_VALUES) & 15];
+            continue;
+        }
+
         let base = words[0];
+        let shape = halves[LINE_SHIFT_WORD];
         let mut offset = 0;
         if key >= base {
-            offset = (key - base) >> (halves[LINE_SHIFT_WORD] & 63);
-            if offset >= trie.limit {
-                offset = trie.limit;
-            } else {
-                offset += 1;
-            }
+            offset = (key - base) >> (shape & 63);
+            offset = if offset >= trie.limit { trie.limit } else { offset + 1 };
         }
         let offset = offset.wrapping_mul(trie.lanes_low);
         let (high, shift) = (trie.lanes_high, trie.lane_shift);
+        // No lane of a count exceeds 6 and no sum 24, so that the product has the sum in its topmost 16 bits.
         let mut count = lanes(offset, words[1], high, shift) + lanes(offset, words[2], high, shift);
-        let leaf = kind == KIND_LEAF || kind == KIND_LEAF_LOW;
-        if leaf {
-            count += lanes(offset, words[3], trie.lanes_third, shift);
-        } else {
+        if node {
             count += lanes(offset, words[3], high, shift)
                 + lanes(offset, words[4], high, shift)
                 + lanes(offset, words[5], high, shift)
                 + lanes(offset, words[6], high, shift);
         }
-        // Sums the lanes into the topmost 16 bits; no lane exceeds 6 and no sum 24.
-        let position = (count.wrapping_mul(0x0001_0001_0001_0001) >> 48) as u32;
-        value = if leaf {
-            halves[(trie.leaf_values.wrapping_add(position) & 15) as usize]
-        } else if kind == KIND_NODE || kind == KIND_NODE_LOW {
-            halves[NODE_CHILD_WORD].wrapping_add(position)
+        let position = (count.wrapping_mul(0x0001_0001_0001_0001) >> 48) as u32 & 31;
+        value = if node {
+            let kind = KIND_LEAF + ((shape >> ((NODE_MASK_SHIFT + position) & 31)) & 1);
+            (kind << KIND_SHIFT) | (halves[NODE_CHILD_WORD].wrapping_add(position) & INDEX_MASK)
         } else {
-            return None;
+            halves[(position as usize).wrapping_add(NARROW_VALUES) & 15]
         };
     }
     None
@@ -233,6 +251,16 @@ pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reached_is_at_least() {
+        let values = [0, 1, 2, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX - 1, u64::MAX];
+        for key in values {
+            for bound in values {
+                assert_eq!(reached(key, bound) == 1, key >= bound, "{key} {bound}");
+            }
+        }
+    }
 
     #[test]
     fn lanes_count_keys_up_to_the_offset() {

@@ -5,10 +5,14 @@
 //! address searches, and the rule sets. [`Line`]s hold the rest of the searches, and rule sets that no longer fit.
 //!
 //! # A search
-//! An address is a 64-bit key (two for IPv6). The root takes the leading bits and gives a *value*; a value is
-//! either a class or points at a line. A line is a node of a static B+ tree whose keys are offsets from the
-//! line's own base, cut to lanes of 15 or 31 bits: all its keys are compared at once by arithmetic on 64-bit
-//! words, which costs no branch, and counting the lanes does not depend on the order of bytes.
+//! An address is a 64-bit key (two for IPv6). The root takes the leading bits and gives a *value*; a value is either a
+//! class or points at a line, which is a node or a leaf of a static tree:
+//! - *node*: word 0 is the base, words 1 to 6 hold the least keys of all children but the first, as offsets from the
+//!   base, shifted right, in lanes of 15 or 31 bits. All lanes are compared at once by arithmetic on 64-bit words, which
+//!   costs no branch, and counting them does not depend on the order of bytes. The children follow one another.
+//! - *narrow leaf*: word 0 is the base, words 1 and 2 hold 8 keys in lanes of 15 bits, 9 values follow. IPv4 with a root of
+//!   2^18 entries has such leaves: 9 regions in 64 bytes.
+//! - *full leaf*: words 0 to 4 hold 5 keys of 64 bits, 6 values follow.
 //!
 //! # Values
 //! The upper three bits are the kind (`KIND_*`), the rest is an index.
@@ -40,9 +44,9 @@ pub const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
 pub const KIND_SET: u32 = 0;
 /// Class: a rule set within a line; the index is the line times 8 plus the word that holds the summary.
 pub const KIND_LINE_SET: u32 = 1;
-/// Search: a line with keys and values.
+/// Search: a leaf.
 pub const KIND_LEAF: u32 = 2;
-/// Search: a line with keys and the first of its children, which follow one another.
+/// Search: a node. A child of a node is a leaf or a node: one of these two kinds, which differ in the lowest bit.
 pub const KIND_NODE: u32 = 3;
 /// As [`KIND_LEAF`], and from here on the key is the trailing half of the address.
 pub const KIND_LEAF_LOW: u32 = 4;
@@ -52,10 +56,22 @@ pub const KIND_NODE_LOW: u32 = 5;
 /// Lines that one search reads at most.
 pub const MAX_DEPTH: usize = 20;
 
-/// 32-bit word of a line that holds the shift of its keys.
+/// 32-bit word of a node or a narrow leaf that holds, in the lower 6 bits, the shift of its keys.
 pub const LINE_SHIFT_WORD: usize = 15;
-/// 32-bit word of a node line that holds the value of its first child.
+/// In that word of a node, bit `NODE_MASK_SHIFT + i` says that child `i` is a node.
+pub const NODE_MASK_SHIFT: u32 = 6;
+/// 32-bit word of a node that holds the line of its first child.
 pub const NODE_CHILD_WORD: usize = 14;
+/// First 32-bit word of a narrow leaf's values.
+pub const NARROW_VALUES: usize = 6;
+/// Keys of a narrow leaf.
+pub const NARROW_KEYS: usize = 8;
+/// First 32-bit word of a full leaf's values.
+pub const FULL_VALUES: usize = 10;
+/// Keys of a full leaf.
+pub const FULL_KEYS: usize = 5;
+/// 64-bit words of keys in a node.
+pub const NODE_KEY_WORDS: usize = 6;
 
 /// Flag in [`Header::flags`]: the default verdict is deny.
 pub const FLAG_DEFAULT_DENY: u32 = 1;
@@ -85,11 +101,10 @@ pub struct Trie {
     pub prefix_mask: u64,
     /// The highest bit of each lane of a key word.
     pub lanes_high: u64,
-    /// `lanes_high`, or 0 where a leaf's third key word holds values instead.
-    pub lanes_third: u64,
     /// The lowest bit of each lane.
     pub lanes_low: u64,
-    /// The highest offset that a lane can hold; lanes that are not used hold one more.
+    /// The highest offset that a lane can hold; a lane that is not used holds one more, and one that is used holds one
+    /// more than its offset.
     pub limit: u64,
     /// Bits to shift a key right by to make it an index into the root.
     pub shift: u32,
@@ -101,8 +116,8 @@ pub struct Trie {
     pub outside: u32,
     /// Bits to shift a word of compared lanes right by to bring each result to the bottom of its lane.
     pub lane_shift: u32,
-    /// First of the 32-bit words of a leaf that hold values.
-    pub leaf_values: u32,
+    /// 1 if leaves are narrow and lanes have 15 bits; 0 if leaves are full and lanes have 31 bits.
+    pub narrow: u32,
 }
 
 /// What the table says of itself.
@@ -144,7 +159,7 @@ pub struct Fixed {
     /// What the table says of itself.
     pub header: Header,
     /// Always 0: brings the size to a multiple of 64 without a hole that the compiler leaves.
-    pub padding: [u64; 7],
+    pub padding: [u64; 3],
     /// The searches: peer IPv4, peer IPv6, local IPv4, local IPv6.
     pub tries: [Trie; 4],
     /// Rules that ask nothing of a dimension: peer IPv4, peer IPv6, local IPv4, local IPv6, port.
@@ -186,7 +201,7 @@ impl Line {
 
 const _: () = {
     assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
-    assert!(size_of::<Trie>() == 72 && align_of::<Trie>() == 8);
+    assert!(size_of::<Trie>() == 64 && align_of::<Trie>() == 8);
     assert!(size_of::<Header>() == 104);
     assert!(size_of::<Fixed>().is_multiple_of(64));
     // Kernels before 5.19 refuse an array map whose value is larger than one kmalloc can give.
@@ -195,7 +210,7 @@ const _: () = {
     assert!(
         size_of::<Fixed>()
             == size_of::<Header>()
-                + 7 * 8
+                + 3 * 8
                 + 4 * size_of::<Trie>()
                 + 10 * size_of::<RuleBits>()
                 + PORTS * 4
