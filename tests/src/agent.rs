@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -53,14 +53,11 @@ pub struct Agent {
 impl Agent {
     /// Starts the agent with these arguments, in the calling thread's network namespace.
     pub fn start<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Self> {
-        let binary = binary()?;
-        let mut child = Command::new(&binary)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", binary.display()))?;
+        Self::start_program(&binary()?, arguments)
+    }
+
+    fn start_program<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> Result<Self> {
+        let mut child = spawn(program, arguments)?;
         let lines = Lines::default();
         let mut readers = Vec::new();
         readers.extend(child.stdout.take().map(|stream| collect(stream, Arc::clone(&lines))));
@@ -158,6 +155,16 @@ impl Drop for Agent {
     }
 }
 
+fn spawn<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> Result<Child> {
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))
+}
+
 fn collect(stream: impl Read + Send + 'static, lines: Lines) -> JoinHandle<()> {
     thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n') {
@@ -189,14 +196,7 @@ pub struct Finished {
 
 /// Runs one of the agent's commands to its end, in the calling thread's network namespace.
 pub fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Finished> {
-    let binary = binary()?;
-    let mut child = Command::new(&binary)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", binary.display()))?;
+    let mut child = spawn(&binary()?, arguments)?;
     let streams = [Lines::default(), Lines::default()];
     let [stdout, stderr] = &streams;
     let mut readers: Vec<_> = [
@@ -215,4 +215,32 @@ pub fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Finished> {
     let [stdout, stderr] =
         streams.map(|lines| lines.lock().unwrap_or_else(PoisonError::into_inner).join("\n"));
     Ok(Finished { code: ended?.code(), stdout, stderr })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Agent {
+        Agent::start_program(Path::new("/bin/sh"), &["-c", script]).unwrap()
+    }
+
+    #[test]
+    fn an_agent_is_waited_for_and_ended() {
+        let mut agent = shell("echo loading; echo 'enforcing by tc' >&2; exec sleep 60");
+        assert_eq!(agent.wait_enforcing(SOON).unwrap(), "enforcing by tc");
+        let status = agent.terminate(SOON).unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGTERM));
+        shell("exec sleep 60").kill().unwrap();
+    }
+
+    #[test]
+    fn an_agent_that_ends_early_is_reported_with_what_it_printed() {
+        let error = format!("{:#}", shell("echo no kernel; exit 3").wait_enforcing(SOON).unwrap_err());
+        assert!(error.contains("no kernel") && error.contains("exit status: 3"), "{error}");
+    }
 }

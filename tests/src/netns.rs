@@ -142,12 +142,58 @@ pub fn loopback_up() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use smc_agent::netlink::link::{LinkChange, LinkMonitor};
+
     use super::*;
+    use crate::pair::{Kind, Pair, run};
+    use crate::wait::wait_until;
 
     #[test]
     fn names_and_paths_are_told_apart() {
         assert_eq!(path_of("a"), Path::new("/run/netns/a"));
         assert_eq!(path_of("/proc/1/ns/net"), Path::new("/proc/1/ns/net"));
         assert!(enter(Path::new("/nonexistent/ns")).unwrap_err().to_string().contains("/nonexistent/ns"));
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_connection_between_two_namespaces() {
+        let (left, right) = (NetNs::create("smctest-l").unwrap(), NetNs::create("smctest-r").unwrap());
+        assert!(NetNs::create("smctest-l").is_err());
+        veth((&left, "l0", "10.77.0.1/24"), (&right, "r0", "10.77.0.2/24")).unwrap();
+        let links = right.run(smc_agent::netlink::link::list).unwrap().unwrap();
+        let veth = links.iter().find(|link| link.name == "r0").unwrap();
+        assert_eq!(veth.kind.as_deref(), Some("veth"));
+        assert!(veth.is_up() && veth.lower_netns.is_some());
+        let mut pair = Pair::new(Kind::Tcp, Kind::Tcp, "10.77.0.2:0".parse().unwrap());
+        pair.server_netns = Some(right.path().to_owned());
+        pair.client_netns = Some(left.path().to_owned());
+        let ends = run(&pair).unwrap();
+        assert!(ends.intact);
+        assert_eq!(ends.client.local.ip(), ends.server.peer.ip());
+        let path = left.path().to_owned();
+        drop(left);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_monitor_sees_interfaces_come_and_go() {
+        let namespace = NetNs::create("smctest-m").unwrap();
+        let mut monitor = namespace.run(LinkMonitor::open).unwrap().unwrap();
+        namespace.command("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"]).unwrap();
+        namespace.command("ip", &["link", "del", "v0"]).unwrap();
+        let mut seen = Vec::new();
+        wait_until("v0 gone", Duration::from_secs(5), || {
+            while let Some(changes) = monitor.changes()? {
+                seen.extend(changes);
+            }
+            let gone = |change: &LinkChange| matches!(change, LinkChange::Gone(link) if link.name == "v0");
+            Ok(seen.iter().any(gone).then_some(()))
+        })
+        .unwrap();
+        assert!(seen.iter().any(|change| matches!(change, LinkChange::Present(link) if link.name == "v0")));
     }
 }

@@ -105,8 +105,14 @@ pub(crate) fn info(as_json: bool) -> Result<()> {
 pub(crate) fn user_eids(words: &[&str]) -> Result<()> {
     match words {
         ["list"] => Smc::open()?.user_eids()?.iter().for_each(|eid| println!("{eid}")),
-        ["add", eid] => Smc::open()?.add_user_eid(&eid.parse()?)?,
-        ["del", eid] => Smc::open()?.remove_user_eid(&eid.parse()?)?,
+        ["add", eid] => {
+            let eid = eid.parse()?;
+            Smc::open()?.add_user_eid(&eid)?;
+        }
+        ["del", eid] => {
+            let eid = eid.parse()?;
+            Smc::open()?.remove_user_eid(&eid)?;
+        }
         ["flush"] => Smc::open()?.flush_user_eids()?,
         _ => return Err(Usage("ueid: list, add EID, del EID or flush".to_owned()).into()),
     }
