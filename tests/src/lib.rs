@@ -1,1 +1,8 @@
-//! What the end-to-end tests share.
+//! What the end-to-end tests share: connections of every kind with checked data, network namespaces, the agent as a child
+//! process, and the preparation of real SMC. The program `smctest` offers the same to shell scripts.
+
+pub mod agent;
+pub mod netns;
+pub mod pair;
+pub mod setup;
+pub mod wait;

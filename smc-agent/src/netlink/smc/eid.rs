@@ -94,13 +94,16 @@ pub struct Seid {
 }
 
 impl Seid {
-    /// Reads an entry of `SMC_NETLINK_DUMP_SEID`, which is empty where there is no system EID.
+    /// Reads an entry of `SMC_NETLINK_DUMP_SEID`: empty, or with an empty text (dibs loopback), where there is no
+    /// system EID.
     pub(super) fn parse(attributes: Attributes<'_>) -> Result<Option<Self>> {
         let (mut eid, mut enabled) = (None, false);
         for attribute in attributes {
             let attribute = attribute?;
             match attribute.kind {
-                SEID_ENTRY => eid = Some(attribute.text().trim_end().to_owned()),
+                SEID_ENTRY => {
+                    eid = Some(attribute.text().trim_end().to_owned()).filter(|eid| !eid.is_empty());
+                }
                 SEID_ENABLED => enabled = attribute.u8()? != 0,
                 _ => {}
             }
@@ -140,6 +143,7 @@ mod tests {
             let both = [8, 0, 1, 0, b'I', b' ', b' ', 0, 5, 0, 2, 0, 1, 0, 0, 0];
             assert_eq!(parse(&both).unwrap(), Some(Seid { eid: "I".to_owned(), enabled: true }));
             assert_eq!(parse(&[]).unwrap(), None);
+            assert_eq!(parse(&[5, 0, 1, 0, 0, 0, 0, 0]).unwrap(), None);
             assert!(parse(&both[..12]).unwrap_err().to_string().contains("attribute"));
         }
     }

@@ -24,7 +24,7 @@ pub struct SystemInfo {
     pub smcr_v2: Option<bool>,
     /// The host name that peers see.
     pub local_host: Option<String>,
-    /// The system EID.
+    /// The system EID; `None` also where the kernel's is empty (dibs loopback).
     pub seid: Option<String>,
 }
 
@@ -39,7 +39,9 @@ impl SystemInfo {
                 IS_ISM_V2 => info.ism_v2 = Some(attribute.u8()? != 0),
                 IS_SMCR_V2 => info.smcr_v2 = Some(attribute.u8()? != 0),
                 LOCAL_HOST => info.local_host = Some(attribute.text().trim_end().to_owned()),
-                SEID => info.seid = Some(attribute.text().trim_end().to_owned()),
+                SEID => {
+                    info.seid = Some(attribute.text().trim_end().to_owned()).filter(|eid| !eid.is_empty());
+                }
                 _ => {}
             }
         }

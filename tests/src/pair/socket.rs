@@ -1,0 +1,256 @@
+//! Stream sockets of the three kinds, with every wait bounded.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::{ReuseAddr, SendTimeout, SocketError, TcpFastOpenConnect};
+use nix::sys::socket::{
+    Backlog, MsgFlags, SockFlag, SockaddrStorage, accept4, bind, connect, getpeername, getsockname,
+    getsockopt, listen, recv, send, setsockopt,
+};
+use nix::sys::stat::fstat;
+use nix::sys::time::TimeVal;
+
+use crate::wait::Limit;
+
+/// `AF_SMC` (`include/linux/socket.h`).
+const AF_SMC: libc::c_int = 43;
+/// `SMCPROTO_SMC` and `SMCPROTO_SMC6` (`include/net/smc.h`).
+const SMC_OVER_V4: libc::c_int = 0;
+const SMC_OVER_V6: libc::c_int = 1;
+/// `IPPROTO_SMC` (`include/uapi/linux/in.h`), since 6.11.
+const IPPROTO_SMC: libc::c_int = 256;
+
+/// A kind of socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `AF_SMC`.
+    Smc,
+    /// `AF_INET` or `AF_INET6` with `IPPROTO_SMC`, which needs 6.11.
+    SmcInet,
+    /// Plain TCP.
+    Tcp,
+}
+
+impl FromStr for Kind {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "smc" => Ok(Self::Smc),
+            "smc-inet" => Ok(Self::SmcInet),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err(anyhow!("unknown kind of socket {text:?}: use smc, smc-inet or tcp")),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Smc => "smc",
+            Self::SmcInet => "smc-inet",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+impl Kind {
+    fn open(self, address: IpAddr) -> Result<OwnedFd> {
+        let inet = if address.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+        let (family, protocol) = match self {
+            Self::Smc => (AF_SMC, if address.is_ipv6() { SMC_OVER_V6 } else { SMC_OVER_V4 }),
+            Self::SmcInet => (inet, IPPROTO_SMC),
+            Self::Tcp => (inet, 0),
+        };
+        // SAFETY: no pointers are involved.
+        let descriptor = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol) };
+        if descriptor < 0 {
+            let hint = match self {
+                Self::Smc => "is module smc loaded?",
+                Self::SmcInet => "needs 6.11; is module smc loaded?",
+                Self::Tcp => "are file descriptors exhausted?",
+            };
+            return Err(io::Error::last_os_error())
+                .context(format!("cannot open a socket of kind {self} ({hint})"));
+        }
+        // SAFETY: the descriptor is new and owned by nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Debug, Default)]
+pub struct Connecting {
+    /// The address to bind to first, port 0.
+    pub local: Option<IpAddr>,
+    /// Connect without blocking, then wait for the socket to become writable.
+    pub non_blocking: bool,
+    /// Set `TCP_FASTOPEN_CONNECT`, which makes an SMC socket fall back.
+    pub fast_open: bool,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    descriptor: OwnedFd,
+    kind: Kind,
+}
+
+impl Listener {
+    /// Binds and listens; port 0 lets the kernel choose.
+    pub fn bind(kind: Kind, address: SocketAddr, backlog: i32) -> Result<Self> {
+        let descriptor = kind.open(address.ip())?;
+        setsockopt(&descriptor, ReuseAddr, &true).context("cannot set SO_REUSEADDR")?;
+        bind(descriptor.as_raw_fd(), &SockaddrStorage::from(address))
+            .with_context(|| format!("cannot bind to {address}"))?;
+        let backlog = Backlog::new(backlog).context("backlog out of range")?;
+        listen(&descriptor, backlog).with_context(|| format!("cannot listen on {address}"))?;
+        // A connection may be gone between poll and accept: accept must not block then.
+        set_non_blocking(&descriptor)?;
+        Ok(Self { descriptor, kind })
+    }
+
+    /// The address that it listens on.
+    pub fn local(&self) -> Result<SocketAddr> {
+        name(getsockname(self.descriptor.as_raw_fd()))
+    }
+
+    /// Takes the next connection.
+    pub fn accept(&self, limit: &Limit) -> Result<Stream> {
+        loop {
+            match accept4(&self.descriptor, SockFlag::SOCK_CLOEXEC) {
+                Ok(descriptor) => return Ok(Stream { descriptor, kind: self.kind }),
+                Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => {}
+                Err(error) => return Err(error).context("accept failed"),
+            }
+            wait(&self.descriptor, PollFlags::POLLIN, limit).context("no connection to accept")?;
+        }
+    }
+}
+
+/// A connected socket. Reading and writing never block: [`Stream::wait`] does, within a limit.
+#[derive(Debug)]
+pub struct Stream {
+    descriptor: OwnedFd,
+    kind: Kind,
+}
+
+impl Stream {
+    /// Connects and tells how long that took.
+    pub fn connect(
+        kind: Kind,
+        peer: SocketAddr,
+        how: &Connecting,
+        limit: &Limit,
+    ) -> Result<(Self, Duration)> {
+        let descriptor = kind.open(peer.ip())?;
+        if let Some(local) = how.local {
+            bind(descriptor.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(local, 0)))
+                .with_context(|| format!("cannot bind to {local}"))?;
+        }
+        if how.fast_open {
+            setsockopt(&descriptor, TcpFastOpenConnect, &true).context("cannot set TCP_FASTOPEN_CONNECT")?;
+        }
+        if how.non_blocking {
+            set_non_blocking(&descriptor)?;
+        } else {
+            // Bounds a blocking connect; SMC hands it on to its internal TCP socket.
+            let left = i64::try_from(limit.remaining()?.as_millis())?;
+            let left = TimeVal::new(left / 1000, (left % 1000) * 1000 + 1);
+            setsockopt(&descriptor, SendTimeout, &left).context("cannot set SO_SNDTIMEO")?;
+        }
+        let begin = Instant::now();
+        match connect(descriptor.as_raw_fd(), &SockaddrStorage::from(peer)) {
+            Ok(()) => {}
+            Err(Errno::EINPROGRESS) if how.non_blocking => {
+                wait(&descriptor, PollFlags::POLLOUT, limit)
+                    .with_context(|| format!("no connection to {peer}"))?;
+                let error = Errno::from_raw(getsockopt(&descriptor, SocketError)?);
+                if error != Errno::from_raw(0) {
+                    return Err(error).with_context(|| format!("cannot connect to {peer}"));
+                }
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot connect to {peer}")),
+        }
+        Ok((Self { descriptor, kind }, begin.elapsed()))
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The address of this end.
+    pub fn local(&self) -> Result<SocketAddr> {
+        name(getsockname(self.descriptor.as_raw_fd()))
+    }
+
+    /// The address of the other end.
+    pub fn peer(&self) -> Result<SocketAddr> {
+        name(getpeername(self.descriptor.as_raw_fd()))
+    }
+
+    /// Its inode, by which socket diagnostics know it.
+    pub fn inode(&self) -> Result<u64> {
+        Ok(fstat(&self.descriptor).context("cannot stat a socket")?.st_ino)
+    }
+
+    /// Waits until it can be read (or was closed) or, if asked, written.
+    pub fn wait(&self, read: bool, write: bool, limit: &Limit) -> Result<()> {
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::POLLIN, read);
+        events.set(PollFlags::POLLOUT, write);
+        wait(&self.descriptor, events, limit)
+    }
+
+    /// Sends what fits; `None` when nothing does at present.
+    pub fn send(&self, bytes: &[u8]) -> Result<Option<usize>> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        would_block(send(self.descriptor.as_raw_fd(), bytes, flags)).context("cannot send")
+    }
+
+    /// Receives what is there; `None` when there is nothing at present, 0 bytes when the peer has closed.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        would_block(recv(self.descriptor.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT))
+            .context("cannot receive")
+    }
+}
+
+fn would_block(result: nix::Result<usize>) -> nix::Result<Option<usize>> {
+    match result {
+        Ok(length) => Ok(Some(length)),
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn set_non_blocking(descriptor: &OwnedFd) -> Result<()> {
+    fcntl(descriptor, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).context("cannot set O_NONBLOCK").map(drop)
+}
+
+fn name(address: nix::Result<SockaddrStorage>) -> Result<SocketAddr> {
+    let address = address.context("cannot get a socket's address")?;
+    let v4 = address.as_sockaddr_in().map(|v4| SocketAddr::from((v4.ip(), v4.port())));
+    let v6 = || address.as_sockaddr_in6().map(|v6| SocketAddr::from((v6.ip(), v6.port())));
+    v4.or_else(v6).context("a socket's address is neither IPv4 nor IPv6")
+}
+
+fn wait(descriptor: &OwnedFd, events: PollFlags, limit: &Limit) -> Result<()> {
+    loop {
+        let slice = PollTimeout::try_from(limit.slice()?).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut [PollFd::new(descriptor.as_fd(), events)], slice) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error).context("cannot wait for a socket"),
+        }
+    }
+}
