@@ -81,36 +81,31 @@ pub struct Report {
 
 /// The client's part in a conversation of `bytes` each way.
 pub fn client(stream: &Stream, bytes: u64, limit: &Limit) -> Result<Report> {
-    conclude(stream, exchange::as_client(stream, bytes, limit), limit)
+    converse(stream, limit, || exchange::as_client(stream, bytes, limit))
 }
 
 /// The server's part.
 pub fn server(stream: &Stream, limit: &Limit) -> Result<Report> {
-    conclude(stream, exchange::as_server(stream, limit), limit)
+    converse(stream, limit, || exchange::as_server(stream, limit))
 }
 
-fn conclude(stream: &Stream, data: Result<()>, limit: &Limit) -> Result<Report> {
-    let end = look_at(stream)?;
+fn converse(stream: &Stream, limit: &Limit, exchange: impl FnOnce() -> Result<()>) -> Result<Report> {
+    // Asked before the data: a connection that breaks has no peer any more.
+    let (local, peer) = (stream.local()?, stream.peer()?);
+    let data = exchange();
+    let (mode, fallback) = look_at(stream)?;
     let problem = data.and_then(|()| exchange::farewell(stream, limit)).err();
+    let end = End { mode, reason: fallback.reason, peer_diagnosis: fallback.peer_diagnosis, local, peer };
     Ok(Report { end, problem: problem.map(|problem| format!("{problem:#}")) })
 }
 
 /// Asks the kernel about a socket of the calling thread's network namespace.
-fn look_at(stream: &Stream) -> Result<End> {
-    let (mut mode, mut fallback) = (Mode::Tcp, diag::Fallback::default());
-    if stream.kind() != Kind::Tcp {
-        let inode = stream.inode()?;
-        let sockets = diag::sockets()?;
-        let socket = sockets.into_iter().find(|socket| socket.inode == inode);
-        let socket =
-            socket.with_context(|| format!("smc_diag does not list the socket with inode {inode}"))?;
-        (mode, fallback) = (socket.mode.into(), socket.fallback.unwrap_or_default());
+fn look_at(stream: &Stream) -> Result<(Mode, diag::Fallback)> {
+    if stream.kind() == Kind::Tcp {
+        return Ok((Mode::Tcp, diag::Fallback::default()));
     }
-    Ok(End {
-        mode,
-        reason: fallback.reason,
-        peer_diagnosis: fallback.peer_diagnosis,
-        local: stream.local()?,
-        peer: stream.peer()?,
-    })
+    let inode = stream.inode()?;
+    let socket = diag::sockets()?.into_iter().find(|socket| socket.inode == inode);
+    let socket = socket.with_context(|| format!("smc_diag does not list the socket with inode {inode}"))?;
+    Ok((socket.mode.into(), socket.fallback.unwrap_or_default()))
 }

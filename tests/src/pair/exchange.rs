@@ -50,19 +50,24 @@ pub(crate) fn farewell(stream: &Stream, limit: &Limit) -> Result<()> {
 
 fn both_ways(stream: &Stream, ours: Pattern, theirs: Pattern, bytes: u64, limit: &Limit) -> Result<()> {
     let (mut sent, mut received) = (0, 0);
-    let mut buffer = vec![0; CHUNK];
+    let (mut outgoing, mut unsent) = (vec![0; CHUNK], 0..0);
+    let mut incoming = vec![0; CHUNK];
     let part = |done: u64| usize::try_from(bytes - done).map_or(CHUNK, |left| left.min(CHUNK));
     while sent < bytes || received < bytes {
         stream
             .wait(received < bytes, sent < bytes, limit)
             .with_context(|| format!("stalled with {sent} of {bytes} bytes sent, {received} received"))?;
         if sent < bytes {
-            let chunk = &mut buffer[..part(sent)];
-            ours.fill(sent, chunk);
-            sent += u64::try_from(stream.send(chunk)?.unwrap_or(0))?;
+            if unsent.is_empty() {
+                unsent = 0..part(sent);
+                ours.fill(sent, &mut outgoing[unsent.clone()]);
+            }
+            let length = stream.send(&outgoing[unsent.clone()])?.unwrap_or(0);
+            unsent.start += length;
+            sent += u64::try_from(length)?;
         }
         if received < bytes {
-            let chunk = &mut buffer[..part(received)];
+            let chunk = &mut incoming[..part(received)];
             match stream.receive(chunk)? {
                 Some(0) => bail!("the peer closed after {received} of {bytes} bytes"),
                 Some(length) => {
