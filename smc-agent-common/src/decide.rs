@@ -4,7 +4,7 @@
 //! is in all four decides (Lakshman & Stiliadis 1998), and summaries tell which words of the sets can matter at
 //! all (Baboescu & Varghese 2001).
 
-use crate::flow::{Address, Family, Flow};
+use crate::flow::{Family, Flow};
 use crate::table::{
     FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
     KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, LOCAL_V6, Line, MAGIC, MAX_DEPTH,
@@ -43,56 +43,57 @@ pub trait TableReader {
     fn line(&self, index: u32) -> Option<&Line>;
 }
 
-/// Steps of the walk in which shadow rules are still reported. A step is one shadow rule or one word of 64 rules, so
-/// at least this number less [`RULE_WORDS`] are; more than that many shadow rules matching one flow is not a roll-out
-/// that anybody can read.
-const SHADOW_STEPS: usize = 2 * RULE_WORDS;
+/// Shadow rules that are told of for one flow, apart from those in the words of 64 rules that are looked at last: more
+/// of them matching one flow is not a roll-out that anybody can read.
+const SHADOW_STEPS: usize = 16;
 /// Every word once, every report, and the end.
 const STEPS: usize = SHADOW_STEPS + RULE_WORDS + 1;
 
-/// The class of an address or a port: which rules it satisfies.
-struct Set<'a> {
+/// The class of an address or a port: which rules it satisfies. Only numbers are kept, and the place of a word is looked
+/// up anew each time: pointers into two kinds of maps for each of three sets would be eight ways through the walk for
+/// the verifier.
+struct Set {
     /// Words that are not 0.
     summary: u64,
-    /// Where the next of those words is: within the line, or within [`Fixed::sets`].
+    /// Where the next of those words is, as in a class: in lines (counted in words) or in [`Fixed::sets`].
     next: u32,
-    line: Option<&'a Line>,
 }
 
-impl Set<'_> {
+impl Set {
+    /// The bits of a class of either kind of set.
+    const MASK: u32 = (1 << (KIND_SHIFT + 1)) - 1;
+
+    /// Finds the set that a class stands for; `None` if `class` is no class or its line is missing.
+    #[inline(always)]
+    fn new<R: TableReader>(table: &R, class: u32, unknown: u32) -> Option<Self> {
+        const { assert!(KIND_SET == 0 && KIND_LINE_SET == 1) };
+        if class > Self::MASK {
+            return None;
+        }
+        let mut set = Self { summary: 1, next: class };
+        set.summary = set.word(table, 0, unknown)?;
+        Some(set)
+    }
+
     /// The part of the set within word `word` of a rule bitmap. To be called for each word in turn.
     #[inline(always)]
-    fn word(&mut self, fixed: &Fixed, word: u32) -> u64 {
+    fn word<R: TableReader>(&mut self, table: &R, word: u32, unknown: u32) -> Option<u64> {
         let present = (self.summary >> (word & 63)) & 1;
-        let value = match self.line {
-            Some(line) => line.words[(self.next & 7) as usize],
-            None => fixed.sets[(self.next as usize) & (SET_WORDS - 1)],
+        let at = self.next;
+        #[expect(clippy::cast_possible_truncation, reason = "one bit")]
+        let step = present as u32;
+        self.next = at.wrapping_add(step).wrapping_add(unknown) & Self::MASK;
+        // Without a branch: what is there is read, and used only if it is meant.
+        let value = if at >> KIND_SHIFT == KIND_LINE_SET {
+            match table.line((at & INDEX_MASK) >> 3) {
+                Some(line) => line.words[(at & 7) as usize],
+                None if present == 0 => 0,
+                None => return None,
+            }
+        } else {
+            table.fixed().sets[(at as usize) & (SET_WORDS - 1)]
         };
-        // Without a branch: read what is there, and use it only if it is meant.
-        self.next = self.next.wrapping_add(u32::from(present != 0));
-        value & 0u64.wrapping_sub(present)
-    }
-}
-
-/// Finds the set that a class stands for; `None` if `class` is no class or its line is missing.
-#[inline(always)]
-fn set<R: TableReader>(table: &R, class: u32) -> Option<Set<'_>> {
-    let index = class & INDEX_MASK;
-    match class >> KIND_SHIFT {
-        KIND_SET => Some(Set {
-            summary: table.fixed().sets[(index as usize) & (SET_WORDS - 1)],
-            next: index.wrapping_add(1),
-            line: None,
-        }),
-        KIND_LINE_SET => {
-            let line = table.line(index >> 3)?;
-            Some(Set {
-                summary: line.words[(index & 7) as usize],
-                next: index.wrapping_add(1),
-                line: Some(line),
-            })
-        }
-        _ => None,
+        Some(value & 0u64.wrapping_sub(present))
     }
 }
 
@@ -111,11 +112,11 @@ fn reached(key: u64, bound: u64) -> usize {
     borrow ^ 1
 }
 
-/// Finds the class of an address: the rules that it satisfies in one dimension. A part of [`decide()`], public to be
-/// measured and tested alone.
+/// Finds the class of an address, given as [`Address::high`] and [`Address::low`]: the rules that it satisfies in one
+/// dimension. A part of [`decide()`], public because a program for the kernel has it as a function of its own.
 #[inline(always)]
-pub fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Option<u32> {
-    let mut key = address.high();
+pub fn classify<R: TableReader>(table: &R, trie: &Trie, high: u64, low: u64) -> Option<u32> {
+    let mut key = high;
     if (key ^ trie.prefix) & trie.prefix_mask != 0 {
         return Some(trie.outside);
     }
@@ -132,7 +133,7 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Op
         }
         let line = table.line(value & INDEX_MASK)?;
         if kind >= KIND_LEAF_LOW {
-            key = address.low();
+            key = low;
         }
         let words = &line.words;
         let halves = line.halves();
@@ -175,35 +176,76 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Op
     None
 }
 
+/// What is known of a flow once its addresses are classified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Classified {
+    /// Which addresses it has: [`PEER_V4`] or [`PEER_V6`].
+    pub peer_dimension: usize,
+    /// Which side this host is: 0 for the client, 1 for the server.
+    pub side: usize,
+    /// The service port.
+    pub port: u16,
+    /// Class of the peer's address.
+    pub peer: u32,
+    /// Class of this host's address.
+    pub local: u32,
+}
+
 /// Judges a flow by a table.
 ///
-/// `sink` is told of each shadow rule that matched before the deciding rule, in order, and then, with `false`, of the
-/// rule that decided ([`RULE_DEFAULT`] if none did). Of shadow rules at least the first 64 are told.
+/// `sink` is told of shadow rules that matched before the deciding rule, in order, and then, with `false`, of the rule
+/// that decided ([`RULE_DEFAULT`] if none did). Of shadow rules at least the first 16 are told.
 ///
-/// Returns `None` if the table is not one or contradicts itself; the caller then does what the kernel does without a
-/// policy. Whatever the table holds, nothing outside of it is read.
+/// Returns `None` if the table is not one or contradicts itself, or if the ends are of different families, which no
+/// connection is; the caller then does what the kernel does without a policy. Whatever the table holds, nothing
+/// outside of it is read.
 #[inline(always)]
-pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, bool)) -> Option<Decision> {
+pub fn decide<R: TableReader>(flow: &Flow, table: &R, sink: impl FnMut(u16, bool)) -> Option<Decision> {
+    let fixed = table.fixed();
+    let (peer_dimension, local_dimension) = match (flow.peer.family(), flow.local.family()) {
+        (Family::V4, Family::V4) => (PEER_V4, LOCAL_V4),
+        (Family::V6, Family::V6) => (PEER_V6, LOCAL_V6),
+        _ => return None,
+    };
+    let classified = Classified {
+        peer_dimension,
+        side: (flow.role as usize).wrapping_sub(1) & 1,
+        port: flow.port,
+        peer: classify(table, &fixed.tries[peer_dimension], flow.peer.high(), flow.peer.low())?,
+        local: classify(table, &fixed.tries[local_dimension], flow.local.high(), flow.local.low())?,
+    };
+    first_match(&classified, table, sink)
+}
+
+/// Finds the first rule that a classified flow satisfies: the second part of [`decide()`], which tells the rest.
+#[inline(always)]
+pub fn first_match<R: TableReader>(
+    flow: &Classified,
+    table: &R,
+    mut sink: impl FnMut(u16, bool),
+) -> Option<Decision> {
     let fixed = table.fixed();
     let header = &fixed.header;
     if header.magic != MAGIC || header.layout != LAYOUT {
         return None;
     }
-    let peer_dim = if matches!(flow.peer.family(), Family::V4) { PEER_V4 } else { PEER_V6 };
-    let local_dim = if matches!(flow.local.family(), Family::V4) { LOCAL_V4 } else { LOCAL_V6 };
-    let side = (flow.role as usize).wrapping_sub(1) & 1;
-
-    let mut peer = set(table, classify(table, &fixed.tries[peer_dim], &flow.peer)?)?;
-    let mut local = set(table, classify(table, &fixed.tries[local_dim], &flow.local)?)?;
-    let mut port = set(table, fixed.ports[flow.port as usize])?;
-    let candidates = (header.any_summary[peer_dim] | peer.summary)
-        & (header.any_summary[local_dim] | local.summary)
+    let peer_any = flow.peer_dimension & 1;
+    let local_any = peer_any + LOCAL_V4;
+    let side = flow.side & 1;
+    // 0, which the verifier does not know: what it knows of a counter, it follows value by value. With this added it
+    // knows no more than the mask tells, and every turn of the loop is the same to it.
+    let unknown = header.first_word;
+    let mut peer = Set::new(table, flow.peer, unknown)?;
+    let mut local = Set::new(table, flow.local, unknown)?;
+    let mut port = Set::new(table, fixed.ports[flow.port as usize], unknown)?;
+    let candidates = (header.any_summary[peer_any] | peer.summary)
+        & (header.any_summary[local_any] | local.summary)
         & (header.any_summary[PORT] | port.summary)
         & header.role_summary[side];
 
     // One loop for both, words and the rules within a word, because the verifier follows nested loops through the
     // product of their bounds.
-    let mut next = header.first_word;
+    let mut next = unknown & 127;
     let mut current = 0usize;
     let mut matched = 0u64;
     for step in 0..STEPS {
@@ -212,11 +254,11 @@ pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, 
                 break;
             }
             current = (next & 63) as usize;
-            matched = (fixed.any[peer_dim][current] | peer.word(fixed, next))
-                & (fixed.any[local_dim][current] | local.word(fixed, next))
-                & (fixed.any[PORT][current] | port.word(fixed, next))
+            matched = (fixed.any[peer_any][current] | peer.word(table, next, unknown)?)
+                & (fixed.any[local_any][current] | local.word(table, next, unknown)?)
+                & (fixed.any[PORT][current] | port.word(table, next, unknown)?)
                 & fixed.roles[side][current];
-            next += 1;
+            next = (next + 1 + unknown) & 127;
             if step >= SHADOW_STEPS {
                 matched &= !fixed.shadow[current];
             }

@@ -4,8 +4,9 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
-    Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey, Role,
-    Verdict, decide,
+    Classified, Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Family, Refusal, RefusalKey,
+    Role, TableReader as _, Verdict, classify, first_match,
+    table::{LOCAL_V4, LOCAL_V6, PEER_V4, PEER_V6},
 };
 
 use crate::{
@@ -34,7 +35,7 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
         Role::Client => Counter::ClientJudged,
         Role::Server => Counter::ServerJudged,
     });
-    let Some(decision) = Packed::unpack(decide_in_slot(ends, role as u32, table.slot(), netns, true)) else {
+    let Some(decision) = decide_in_slot(ends, role, table.slot(), netns, true) else {
         count(Counter::Undecided);
         return Verdict::Allow;
     };
@@ -82,7 +83,7 @@ pub fn refusal_of_client(ends: &Endpoints, netns: u32) -> Option<Refusal> {
     // SAFETY: only the presence of the entry matters; its value is not read.
     unsafe { SCOPE.get(&netns) }?;
     let table = KernelTable::in_force()?;
-    let decision = Packed::unpack(decide_in_slot(ends, Role::Client as u32, table.slot(), netns, false))?;
+    let decision = decide_in_slot(ends, Role::Client, table.slot(), netns, false)?;
     (decision.verdict == Verdict::Deny).then(|| Refusal {
         generation: table.generation(),
         rule: decision.rule,
@@ -143,20 +144,79 @@ impl Packed {
     }
 }
 
-/// Decides by the table in `slot`; with `record`, counts hits and reports shadow rules. 0 if there is no decision.
+/// Decides by the table in `slot`; with `record`, counts hits and reports shadow rules. `None` if there is no decision.
+#[inline(always)]
+fn decide_in_slot(ends: &Endpoints, role: Role, slot: u32, netns: u32, record: bool) -> Option<Decision> {
+    let flow = ends.flow(role);
+    let (peer_dimension, local_dimension) = match (flow.peer.family(), flow.local.family()) {
+        (Family::V4, Family::V4) => (PEER_V4, LOCAL_V4),
+        (Family::V6, Family::V6) => (PEER_V6, LOCAL_V6),
+        _ => return None,
+    };
+    let peer = smc_classify(slot, peer_dimension as u32, flow.peer.high(), flow.peer.low());
+    let local = smc_classify(slot, local_dimension as u32, flow.local.high(), flow.local.low());
+    let mut what = u32::from(flow.port);
+    if peer_dimension == PEER_V6 {
+        what |= WHAT_IPV6;
+    }
+    if role == Role::Server {
+        what |= WHAT_SERVER;
+    }
+    if record {
+        what |= WHAT_RECORD;
+    }
+    let packed = smc_first_match(slot, what, peer, local);
+    if packed >> 32 != NO_SHADOW {
+        report(ends, role as u32, netns, slot, ((packed >> 32) as u32) << 8 | u32::from(EVENT_SHADOW));
+    }
+    Packed::unpack(packed as u32)
+}
+
+const WHAT_IPV6: u32 = 1 << 16;
+const WHAT_SERVER: u32 = 1 << 17;
+const WHAT_RECORD: u32 = 1 << 18;
+/// In the upper half of what [`smc_first_match`] returns: no shadow rule is to be reported.
+const NO_SHADOW: u64 = 0xffff;
+/// No class: [`smc_first_match`] makes no decision of it.
+const NO_CLASS: u32 = u32::MAX;
+
+/// The class of an address in the table in `slot`.
+///
+/// Global functions are verified once each, by themselves, for all values of their arguments: in one piece with the
+/// rest, the verifier would follow every way through here once for every way through there.
 #[inline(never)]
-fn decide_in_slot(ends: &Endpoints, role: u32, slot: u32, netns: u32, record: bool) -> u32 {
-    let Some(table) = KernelTable::in_slot(slot) else { return 0 };
-    let side = if role == Role::Client as u32 { Role::Client } else { Role::Server };
-    let decision = decide(&ends.flow(side), &table, |rule, shadow| {
-        if record {
+#[unsafe(no_mangle)]
+pub extern "C" fn smc_classify(slot: u32, dimension: u32, high: u64, low: u64) -> u32 {
+    let Some(table) = KernelTable::in_slot(slot) else { return NO_CLASS };
+    let trie = &table.fixed().tries[dimension as usize & 3];
+    classify(&table, trie, high, low).unwrap_or(NO_CLASS)
+}
+
+/// The first rule of the table in `slot` that a classified flow satisfies, as [`Packed`] in the lower half; in the upper
+/// half a shadow rule that is to be reported, or [`NO_SHADOW`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn smc_first_match(slot: u32, what: u32, peer: u32, local: u32) -> u64 {
+    const NONE: u64 = NO_SHADOW << 32;
+    let Some(table) = KernelTable::in_slot(slot) else { return NONE };
+    let flow = Classified {
+        peer_dimension: usize::from(what & WHAT_IPV6 != 0),
+        side: usize::from(what & WHAT_SERVER != 0),
+        port: what as u16,
+        peer,
+        local,
+    };
+    let mut shadow_rule = NO_SHADOW;
+    let decision = first_match(&flow, &table, |rule, shadow| {
+        if what & WHAT_RECORD != 0 {
             table.hit(rule);
-            if shadow && table.logs(rule) {
-                report(ends, role, netns, slot, u32::from(rule) << 8 | u32::from(EVENT_SHADOW));
+            // Of several shadow rules that match one flow, the first is reported; all are counted.
+            if shadow && shadow_rule == NO_SHADOW && table.logs(rule) {
+                shadow_rule = u64::from(rule);
             }
         }
     });
-    decision.as_ref().map_or(0, Packed::pack)
+    u64::from(decision.as_ref().map_or(0, Packed::pack)) | shadow_rule << 32
 }
 
 /// Reports that a rule matched; `what` is the rule and, in its lowest byte, the event's flags.

@@ -169,7 +169,9 @@ impl Agent {
         let (sender, mut requests) = mpsc::channel(REQUESTS);
         let server = control::serve(&self.options.enforce.places.control_socket(), sender, self.events.clone())?;
         let mut reader = EventReader::new(self.enforcer.maps().events().map_err(EnforceError::from)?)?;
-        let mut monitor = AsyncFd::with_interest(monitor, tokio::io::Interest::READABLE)?;
+        // SAFETY: the monitor owns its socket, which is the same and open for as long as it lives.
+        let monitor = unsafe { AsyncFd::register_with_interest(monitor, tokio::io::Interest::READABLE) };
+        let mut monitor = monitor.map_err(|error| error.into_parts().1)?;
         loop {
             tokio::select! {
                 // Events first: a decision is reported before what follows from it.
@@ -314,7 +316,8 @@ fn publish(events: &broadcast::Sender<Bytes>, event: &Event) {
 /// Passes the messages of the BPF side on to this program's log.
 fn start_bpf_log(ebpf: &mut aya::Ebpf) -> Result<(), Box<dyn std::error::Error>> {
     let logger = aya_log::EbpfLogger::init(ebpf)?;
-    let mut logger = AsyncFd::with_interest(logger, tokio::io::Interest::READABLE)?;
+    // SAFETY: the logger owns its ring buffer, whose descriptor is the same and open for as long as it lives.
+    let mut logger = unsafe { AsyncFd::register_with_interest(logger, tokio::io::Interest::READABLE) }?;
     tokio::spawn(async move {
         while let Ok(mut guard) = logger.readable_mut().await {
             guard.get_inner_mut().flush();

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::{Ebpf, EbpfError};
+use aya::{Ebpf, EbpfError, util::KernelVersion};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
@@ -31,8 +31,8 @@ use crate::{
     policy::{self, Policy},
 };
 
-/// Folder in which the pins of an object are made before they are complete.
-const UNFINISHED: &str = ".new";
+/// Folder in which the pins of an object are made before they are complete. Names with a dot are refused there.
+const UNFINISHED: &str = "unfinished";
 
 /// Why the policy could not be put into force.
 #[derive(Debug, Error)]
@@ -92,7 +92,6 @@ enum Active {
 }
 
 /// What enforces the policy at present. Dropping it leaves everything in the kernel as it is.
-#[derive(Debug)]
 pub struct Enforcer {
     options: Options,
     maps: Maps,
@@ -369,7 +368,8 @@ fn prepare_tc(ebpf: &mut Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), S
     if programs.exists() {
         return Ok((Ready::Tc, format!("{TCX}; those of an earlier agent are there")));
     }
-    if aya::util::KernelVersion::at_least(6, 6, 0) {
+    let tcx = KernelVersion::new(6, 6, 0);
+    if KernelVersion::current().is_ok_and(|current| current >= tcx) {
         make(&programs).map_err(|error| error.to_string())?;
         crate::kernel::tc::load(ebpf, &programs).map_err(|error| {
             let _ = remove_folder(&programs);

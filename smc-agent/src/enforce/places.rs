@@ -147,12 +147,12 @@ mod tests {
     fn other_objects_are_all_but_the_one_named() {
         let folder = tempfile::tempdir().unwrap();
         let places = Places { pins: folder.path().to_owned(), state: folder.path().to_owned() };
-        for name in ["aa", "bb", ".new"] {
+        for name in ["aa", "bb", "unfinished"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         let others = places.of_other_objects("aa").unwrap();
         let names: Vec<_> = others.iter().filter_map(|other| other.root.file_name()).collect();
-        assert_eq!(names, [".new", "bb"]);
+        assert_eq!(names, ["bb", "unfinished"]);
         let nowhere = Places { pins: folder.path().join("none"), ..places };
         assert!(nowhere.of_other_objects("aa").unwrap().is_empty());
     }

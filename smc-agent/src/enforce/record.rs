@@ -40,7 +40,7 @@ pub struct RuleRecord {
     /// The file that it stands in.
     pub file: PathBuf,
     /// The line of that file, from 1.
-    pub line: usize,
+    pub line: u32,
 }
 
 impl PolicyRecord {
@@ -61,7 +61,7 @@ impl PolicyRecord {
                 .map(|rule| RuleRecord {
                     name: rule.name.clone(),
                     action: word(rule.action).to_owned(),
-                    file: rule.place.file.clone(),
+                    file: rule.place.file.to_path_buf(),
                     line: rule.place.line,
                 })
                 .collect(),

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray, PerCpuValues, RingBuf};
 use smc_agent_common::{Counter, Fixed, Line, MAX_RULES};
 use thiserror::Error;
 
@@ -55,7 +55,6 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> MapsError {
 }
 
 /// Handles of the pinned maps.
-#[derive(Debug)]
 pub struct Maps {
     slot_in_force: Array<MapData, u32>,
     fixed: ArrayOfMaps<MapData, MapData>,
@@ -132,15 +131,15 @@ impl Maps {
     pub fn install(&mut self, table: &mut PolicyTable) -> Result<(), MapsError> {
         let present = self.slot()?;
         let next = (present + 1) % SLOTS;
-        let zeros = aya::maps::PerCpuValues::try_from(vec![
+        let zeros = vec![
             0_u64;
             aya::util::nr_cpus().map_err(|(what, source)| {
                 MapsError::Io { what: what.to_owned(), source }
             })?
-        ])
-        .map_err(failed("prepare hit counters"))?;
+        ];
         for index in 0..HITS_PER_SLOT {
-            self.hits.set(next * HITS_PER_SLOT + index, zeros.clone(), 0).map_err(of("HITS"))?;
+            let zeros = PerCpuValues::try_from(zeros.clone()).map_err(failed("prepare hit counters"))?;
+            self.hits.set(next * HITS_PER_SLOT + index, zeros, 0).map_err(of("HITS"))?;
         }
         let lines = inner_map("lines", size_of::<Line>(), table.lines.len().max(1), BPF_F_INNER_MAP)?;
         sys::array_update_all(lines.fd().as_fd(), bytemuck::cast_slice(&table.lines), size_of::<Line>())

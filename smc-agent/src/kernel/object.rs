@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::LazyLock};
 
-use aya::{Ebpf, EbpfError, EbpfLoader, VerifierLogLevel};
+use aya::{Ebpf, EbpfError, EbpfLoader};
 use sha2::{Digest as _, Sha256};
 
 use super::{maps::PINNED, offsets::Offset};
@@ -28,7 +28,7 @@ pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
     let enforcing = u32::from(options.enforcing);
     let mut loader = EbpfLoader::new();
     // Fields are found by offsets given below: nothing in the object asks for relocation by aya.
-    loader.btf(None).verifier_log_level(VerifierLogLevel::disable());
+    loader.btf(None);
     loader.override_global("ENFORCING", &enforcing, true);
     loader.override_global("AYA_LOG_LEVEL", &options.log_level, false);
     for (name, offset) in options.offsets {

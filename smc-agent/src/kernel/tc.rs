@@ -16,6 +16,7 @@ use aya::{
     },
 };
 use thiserror::Error;
+use tracing::debug;
 
 use super::sys;
 use crate::netlink::link::Link;
@@ -69,6 +70,9 @@ pub fn load(ebpf: &mut Ebpf, folder: &Path) -> Result<(), TcError> {
         let program: &mut SchedClassifier =
             ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused)?;
         program.load().map_err(refused)?;
+        if let Some(count) = program.info().ok().and_then(|info| info.verified_instruction_count()) {
+            debug!("{name}: the verifier followed {count} instructions");
+        }
         let path = folder.join(name);
         program.pin(&path).map_err(|error| failed(format!("pin {}", path.display()))(io::Error::other(error)))?;
     }

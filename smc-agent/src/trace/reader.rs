@@ -40,7 +40,6 @@ pub fn attach(ebpf: &mut Ebpf) -> Result<(), TraceError> {
 }
 
 /// Reads the ring buffer without blocking a thread.
-#[derive(Debug)]
 pub struct EventReader {
     ring: AsyncFd<RingBuf<MapData>>,
     malformed: u64,
@@ -50,7 +49,9 @@ impl EventReader {
     /// Reads from `ring` within a tokio runtime.
     pub fn new(ring: RingBuf<MapData>) -> io::Result<Self> {
         debug_assert!(ring.as_raw_fd() >= 0, "an open map");
-        Ok(Self { ring: AsyncFd::with_interest(ring, tokio::io::Interest::READABLE)?, malformed: 0 })
+        // SAFETY: the ring owns its descriptor, which is the same and open for as long as the ring lives.
+        let ring = unsafe { AsyncFd::register_with_interest(ring, tokio::io::Interest::READABLE) };
+        Ok(Self { ring: ring.map_err(|error| error.into_parts().1)?, malformed: 0 })
     }
 
     /// Waits for records, and hands each to `take`.
