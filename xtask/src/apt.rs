@@ -22,6 +22,7 @@ pub(crate) fn available() -> bool {
 /// A set of suites with their own package lists.
 pub(crate) struct Suites {
     folder: PathBuf,
+    _lock: cache::Lock,
 }
 
 impl Suites {
@@ -32,13 +33,15 @@ impl Suites {
                 "this machine has no apt with the archive keyring {KEYRING} (package debian-archive-keyring)"
             );
         }
-        let folder = cache::root()?.join("apt").join(suites.join("+"));
+        let name = suites.join("+");
+        let lock = cache::lock(&format!("apt-{name}"))?;
+        let folder = cache::root()?.join("apt").join(name);
         for part in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(part))?;
         }
         let mirrors = mirrors()?;
         let list: String = suites.iter().map(|suite| source_line(&mirrors, suite)).collect();
-        let opened = Self { folder };
+        let opened = Self { folder, _lock: lock };
         let path = opened.folder.join("sources.list");
         let same = fs::read_to_string(&path).is_ok_and(|old| old == list);
         let stamp = opened.folder.join("complete");

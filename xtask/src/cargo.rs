@@ -17,6 +17,14 @@ pub(crate) fn workspace() -> Result<PathBuf> {
     Ok(manifest.parent().context("xtask lies in no workspace")?.to_path_buf())
 }
 
+/// The checkout that this one is a further work tree of, if it is one.
+pub(crate) fn main_checkout() -> Result<Option<PathBuf>> {
+    // A work tree has a file `.git`: `gitdir: MAIN/.git/worktrees/NAME`.
+    let text = std::fs::read_to_string(workspace()?.join(".git")).unwrap_or_default();
+    let folder = text.trim().strip_prefix("gitdir: ").map(Path::new);
+    Ok(folder.and_then(|folder| folder.ancestors().nth(3)).map(Path::to_path_buf))
+}
+
 /// Where cargo puts what it builds.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let root = workspace()?;

@@ -37,7 +37,7 @@ pub(super) fn at_hand(kernel: Kernel) -> Result<Option<Image>> {
 
 /// Fetches the newest version, or the given one.
 pub(super) fn fetch(kernel: Kernel, chosen: Option<Package>) -> Result<Image> {
-    let lock = cache::lock()?;
+    let lock = cache::lock(&format!("kernel-{kernel}"))?;
     if chosen.is_none()
         && let Some(image) = at_hand(kernel)?
     {
@@ -62,13 +62,10 @@ pub(super) fn fetch(kernel: Kernel, chosen: Option<Package>) -> Result<Image> {
 /// Fetches the newest version there is, whatever is in the cache.
 pub(super) fn refresh(kernel: Kernel) -> Result<Image> {
     let (names, start) = source_of(kernel)?;
-    let suites = {
-        let _lock = cache::lock()?;
-        let suites = Suites::open(names)?;
-        suites.update()?;
-        suites
-    };
+    let suites = Suites::open(names)?;
+    suites.update()?;
     let package = newest(&suites, start)?;
+    drop(suites);
     fetch(kernel, Some(package))
 }
 

@@ -80,7 +80,7 @@ impl Request {
             shell: false,
             accel: Accel::Auto,
             memory: "1G".to_owned(),
-            timeout: Duration::from_secs(300),
+            timeout: Duration::from_mins(5),
             add: Vec::new(),
             smc: true,
             env: Vec::new(),
