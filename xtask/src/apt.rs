@@ -26,7 +26,7 @@ pub(crate) struct Suites {
 }
 
 impl Suites {
-    /// Opens the package lists of `suites`, fetching them when they are absent.
+    /// Opens `suites` with package lists as they are now: a list from last week may name versions that are gone.
     pub(crate) fn open(suites: &[&str]) -> Result<Self> {
         if !available() {
             bail!(
@@ -42,25 +42,15 @@ impl Suites {
         let mirrors = mirrors()?;
         let list: String = suites.iter().map(|suite| source_line(&mirrors, suite)).collect();
         let opened = Self { folder, _lock: lock };
-        let path = opened.folder.join("sources.list");
-        let same = fs::read_to_string(&path).is_ok_and(|old| old == list);
-        let stamp = opened.folder.join("complete");
-        if !same || !stamp.exists() {
-            cache::write_file(&path, list.as_bytes())?;
-            opened.update()?;
-        }
+        cache::write_file(&opened.folder.join("sources.list"), list.as_bytes())?;
+        opened.update()?;
         Ok(opened)
     }
 
-    /// Fetches the package lists again.
-    pub(crate) fn update(&self) -> Result<()> {
+    fn update(&self) -> Result<()> {
         sys::say(format_args!("fetching package lists into {}", self.folder.display()));
-        let stamp = self.folder.join("complete");
-        if stamp.exists() {
-            fs::remove_file(&stamp)?;
-        }
         sys::output(self.apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"]))?;
-        cache::write_file(&stamp, b"")
+        Ok(())
     }
 
     fn apt(&self, program: &str) -> Command {

@@ -131,12 +131,12 @@ fn string_field(json: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Packages and targets of the workspace, as far as xtask has to know whether they exist yet.
+/// Whether a package of the workspace has a program (`bin`) or a test target (`test`) of this name.
 pub(crate) fn has_target(folder: &str, kind: &str, name: &str) -> Result<bool> {
     let base = workspace()?.join(folder);
     let places = match kind {
         "bin" => [format!("src/bin/{name}.rs"), format!("src/bin/{name}/main.rs")],
-        _ => [format!("{name}.rs"), format!("tests/{name}.rs")],
+        _ => [format!("tests/{name}.rs"), format!("tests/{name}/main.rs")],
     };
     let manifest = std::fs::read_to_string(base.join("Cargo.toml")).unwrap_or_default();
     Ok(places.iter().any(|place| base.join(place).exists()) || declares(&manifest, kind, name))

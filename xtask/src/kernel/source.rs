@@ -102,7 +102,7 @@ impl Tree {
 fn prepare(lock: &Lock) -> Result<Tree> {
     setup::ensure_kernel_tools()?;
     let suites = Suites::open(&[SOURCE_SUITE])?;
-    let found = suites.find(r"^linux-source-7\.", |name| is_source(name))?;
+    let found = suites.find(r"^linux-source-7\.", is_source)?;
     let package =
         debver::newest(found).with_context(|| format!("no package linux-source-7.* in {SOURCE_SUITE}"))?;
     sys::say(format_args!("the kernel is built from {} {}", package.name, package.version));
