@@ -22,42 +22,35 @@ pub(crate) fn available() -> bool {
 /// A set of suites with their own package lists.
 pub(crate) struct Suites {
     folder: PathBuf,
+    _lock: cache::Lock,
 }
 
 impl Suites {
-    /// Opens the package lists of `suites`, fetching them when they are absent.
+    /// Opens `suites` with package lists as they are now: a list from last week may name versions that are gone.
     pub(crate) fn open(suites: &[&str]) -> Result<Self> {
         if !available() {
             bail!(
                 "this machine has no apt with the archive keyring {KEYRING} (package debian-archive-keyring)"
             );
         }
-        let folder = cache::root()?.join("apt").join(suites.join("+"));
+        let name = suites.join("+");
+        let lock = cache::lock(&format!("apt-{name}"))?;
+        let folder = cache::root()?.join("apt").join(name);
         for part in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(part))?;
         }
         let mirrors = mirrors()?;
         let list: String = suites.iter().map(|suite| source_line(&mirrors, suite)).collect();
-        let opened = Self { folder };
-        let path = opened.folder.join("sources.list");
-        let same = fs::read_to_string(&path).is_ok_and(|old| old == list);
-        let stamp = opened.folder.join("complete");
-        if !same || !stamp.exists() {
-            cache::write_file(&path, list.as_bytes())?;
-            opened.update()?;
-        }
+        let opened = Self { folder, _lock: lock };
+        cache::write_file(&opened.folder.join("sources.list"), list.as_bytes())?;
+        opened.update()?;
         Ok(opened)
     }
 
-    /// Fetches the package lists again.
-    pub(crate) fn update(&self) -> Result<()> {
+    fn update(&self) -> Result<()> {
         sys::say(format_args!("fetching package lists into {}", self.folder.display()));
-        let stamp = self.folder.join("complete");
-        if stamp.exists() {
-            fs::remove_file(&stamp)?;
-        }
         sys::output(self.apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"]))?;
-        cache::write_file(&stamp, b"")
+        Ok(())
     }
 
     fn apt(&self, program: &str) -> Command {

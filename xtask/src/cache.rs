@@ -1,4 +1,4 @@
-//! The cache: outside of the checkout, filled by writing aside and renaming, guarded by one file lock.
+//! The cache: outside of the checkout, filled by writing aside and renaming, guarded by file locks.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -18,19 +18,21 @@ pub(crate) fn root() -> Result<PathBuf> {
     Ok(folder.canonicalize()?)
 }
 
-/// Holds the lock of the cache until it is dropped.
+/// Holds one lock of the cache until it is dropped.
 pub(crate) struct Lock {
     _file: File,
 }
 
-/// Takes the lock of the cache, saying so if another xtask has to finish first.
-pub(crate) fn lock() -> Result<Lock> {
-    let path = root()?.join("lock");
+/// Takes the lock of one job, saying so if another xtask has to finish first.
+pub(crate) fn lock(job: &str) -> Result<Lock> {
+    let folder = root()?.join("locks");
+    fs::create_dir_all(&folder)?;
+    let path = folder.join(job);
     let file = File::create(&path).with_context(|| path.display().to_string())?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            sys::say("waiting for another xtask that is filling the cache");
+            sys::say(format_args!("waiting for another xtask that is busy with {job}"));
             file.lock()?;
         }
         Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the cache"),

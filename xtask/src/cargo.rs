@@ -17,6 +17,14 @@ pub(crate) fn workspace() -> Result<PathBuf> {
     Ok(manifest.parent().context("xtask lies in no workspace")?.to_path_buf())
 }
 
+/// The checkout that this one is a further work tree of, if it is one.
+pub(crate) fn main_checkout() -> Result<Option<PathBuf>> {
+    // A work tree has a file `.git`: `gitdir: MAIN/.git/worktrees/NAME`.
+    let text = std::fs::read_to_string(workspace()?.join(".git")).unwrap_or_default();
+    let folder = text.trim().strip_prefix("gitdir: ").map(Path::new);
+    Ok(folder.and_then(|folder| folder.ancestors().nth(3)).map(Path::to_path_buf))
+}
+
 /// Where cargo puts what it builds.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let root = workspace()?;
@@ -123,12 +131,12 @@ fn string_field(json: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Packages and targets of the workspace, as far as xtask has to know whether they exist yet.
+/// Whether a package of the workspace has a program (`bin`) or a test target (`test`) of this name.
 pub(crate) fn has_target(folder: &str, kind: &str, name: &str) -> Result<bool> {
     let base = workspace()?.join(folder);
     let places = match kind {
         "bin" => [format!("src/bin/{name}.rs"), format!("src/bin/{name}/main.rs")],
-        _ => [format!("{name}.rs"), format!("tests/{name}.rs")],
+        _ => [format!("tests/{name}.rs"), format!("tests/{name}/main.rs")],
     };
     let manifest = std::fs::read_to_string(base.join("Cargo.toml")).unwrap_or_default();
     Ok(places.iter().any(|place| base.join(place).exists()) || declares(&manifest, kind, name))

@@ -18,6 +18,10 @@ pub(crate) struct Section<'a> {
 
 /// `sh_flags`: the section takes memory at run time.
 pub(crate) const SHF_ALLOC: u64 = 2;
+/// `sh_flags`: the section holds instructions.
+pub(crate) const SHF_EXECINSTR: u64 = 4;
+/// `sh_type`: the section has content of its own.
+pub(crate) const SHT_PROGBITS: u32 = 1;
 const SHT_NOBITS: u32 = 8;
 const HEADER: usize = 64;
 

@@ -1,13 +1,16 @@
 //! The task runner of this repository: everything that a person or CI types.
 
 mod apt;
+mod bpf;
 mod build;
 mod cache;
 mod cargo;
 mod debver;
+mod demo;
 mod elf;
 mod kernel;
 mod setup;
+mod suite;
 mod sys;
 mod toolchain;
 mod vm;
@@ -24,8 +27,11 @@ Usage: cargo xtask TASK [--help]
 
   setup    make this machine able to build everything and to run VMs
   build    build smc-agent, the BPF side included
+  bpf      compare the checked-in BPF object with its source, or replace it
   kernel   get a kernel to boot: 5.10, 6.1, 6.12, 7.3
-  vm       boot a kernel with real SMC and run a command or a shell in it";
+  vm       boot a kernel with real SMC and run a command or a shell in it
+  test     everything that has to hold, with one line of totals
+  demo     the agent at work on real SMC, in a VM";
 
 fn main() -> ExitCode {
     match tasks() {
@@ -47,6 +53,9 @@ fn tasks() -> Result<i32> {
     Ok(match task.string()?.as_str() {
         "setup" => code(setup::main(args)?),
         "build" => build::main(args).map(|()| 0)?,
+        "bpf" => code(bpf::main(args)?),
+        "test" => code(suite::main(args)?),
+        "demo" => demo::main(args)?,
         "kernel" => kernel::main(args).map(|()| 0)?,
         "vm" => vm::main(args)?,
         "help" => {

@@ -144,7 +144,7 @@ pub(crate) fn ensure_toolchain() -> Result<()> {
     if toolchain::rust_src()?.is_some() && toolchain::bpf_linker()?.is_some() {
         return Ok(());
     }
-    let lock = cache::lock()?;
+    let lock = cache::lock("toolchain")?;
     if toolchain::rust_src()?.is_none() {
         toolchain::fetch_rust_src(&lock)?;
     }
@@ -192,7 +192,7 @@ fn report() -> Result<bool> {
         match kernel::at_hand(kernel)? {
             Some(image) => println!("{:8} {:20} {}", "ok", format!("kernel {kernel}"), image.origin),
             None => {
-                println!("{:8} {:20} `cargo xtask kernel {kernel}` gets it", "-", format!("kernel {kernel}"))
+                println!("{:8} {:20} `cargo xtask kernel {kernel}` gets it", "-", format!("kernel {kernel}"));
             }
         }
     }

@@ -51,7 +51,7 @@ pub(crate) fn fetch_rust_src(lock: &Lock) -> Result<RustSrc> {
         sys::say(format_args!("rust-src {release}: {error:#}; asking rustup for it"));
         let mut rustup = Command::new("rustup");
         rustup.current_dir(cargo::workspace()?).args(["component", "add", "rust-src"]);
-        sys::run_within(&mut rustup, Duration::from_secs(120))?;
+        sys::run_within(&mut rustup, Duration::from_mins(2))?;
     }
     rust_src()?.with_context(|| format!("rust-src {release} is still missing"))
 }

@@ -82,7 +82,7 @@ pub(crate) fn ensure(kernel: Kernel) -> Result<Image> {
     }
     match kernel {
         Kernel::V7_3 => source::build(),
-        packaged => package::fetch(packaged, None),
+        packaged => package::fetch(packaged, false),
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn main(mut args: lexopt::Parser) -> Result<()> {
     }
     let image = match (kernel, refresh) {
         (Kernel::V7_3, true) => source::build()?,
-        (packaged, true) => package::refresh(packaged)?,
+        (packaged, true) => package::fetch(packaged, true)?,
         (any, false) => ensure(any)?,
     };
     if path {

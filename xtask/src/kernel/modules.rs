@@ -124,8 +124,11 @@ pub(crate) fn modules_dep(modules: &[Module]) -> String {
     modules.iter().fold(String::new(), |mut text, module| {
         let mut needs = order(&graph, &[&module.name]);
         needs.pop();
-        let needs: String = needs.iter().rev().map(|name| format!(" {name}.ko")).collect();
-        let _ = writeln!(text, "{}.ko:{needs}", module.name);
+        let _ = write!(text, "{}.ko:", module.name);
+        for name in needs.iter().rev() {
+            let _ = write!(text, " {name}.ko");
+        }
+        text.push('\n');
         text
     })
 }

@@ -9,7 +9,6 @@ use super::{Image, Kernel};
 use crate::apt::Suites;
 use crate::cache::{self, Lock};
 use crate::debver::{self, Package};
-use crate::sys;
 
 /// Where a kernel's packages are, and how their names start.
 fn source_of(kernel: Kernel) -> Result<(&'static [&'static str], &'static str)> {
@@ -35,41 +34,17 @@ pub(super) fn at_hand(kernel: Kernel) -> Result<Option<Image>> {
     newest.map(|version| image(&folder(kernel)?.join(version))).transpose()
 }
 
-/// Fetches the newest version, or the given one.
-pub(super) fn fetch(kernel: Kernel, chosen: Option<Package>) -> Result<Image> {
-    let lock = cache::lock()?;
-    if chosen.is_none()
-        && let Some(image) = at_hand(kernel)?
-    {
+/// Fetches the newest version: when none is in the cache, or whatever is there when it shall be `fresh`.
+pub(super) fn fetch(kernel: Kernel, fresh: bool) -> Result<Image> {
+    let lock = cache::lock(&format!("kernel-{kernel}"))?;
+    // Another xtask may have fetched it while this one waited.
+    if !fresh && let Some(image) = at_hand(kernel)? {
         return Ok(image);
     }
     let (suites, start) = source_of(kernel)?;
     let suites = Suites::open(suites)?;
-    if let Some(package) = chosen {
-        return fetch_version(&lock, kernel, &suites, &package);
-    }
-    match fetch_version(&lock, kernel, &suites, &newest(&suites, start)?) {
-        Ok(image) => Ok(image),
-        // The suite may have replaced the version since its lists were fetched.
-        Err(error) => {
-            sys::say(format_args!("{error:#}; looking again with new package lists"));
-            suites.update()?;
-            fetch_version(&lock, kernel, &suites, &newest(&suites, start)?)
-        }
-    }
-}
-
-/// Fetches the newest version there is, whatever is in the cache.
-pub(super) fn refresh(kernel: Kernel) -> Result<Image> {
-    let (names, start) = source_of(kernel)?;
-    let suites = {
-        let _lock = cache::lock()?;
-        let suites = Suites::open(names)?;
-        suites.update()?;
-        suites
-    };
     let package = newest(&suites, start)?;
-    fetch(kernel, Some(package))
+    fetch_version(&lock, kernel, &suites, &package)
 }
 
 fn newest(suites: &Suites, start: &str) -> Result<Package> {

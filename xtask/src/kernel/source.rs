@@ -36,7 +36,9 @@ fn key(fragment: &str, source: &Package) -> String {
 /// An image of ours that was built before: in `$SMC_AGENT_KERNELS`, next to the checkout, or in the cache.
 pub(super) fn at_hand() -> Result<Option<Image>> {
     let named = std::env::var_os("SMC_AGENT_KERNELS").filter(|value| !value.is_empty()).map(PathBuf::from);
-    let beside = cargo::workspace()?.parent().map(|folder| folder.join("shared/kernels"));
+    let checkouts = [Some(cargo::workspace()?), cargo::main_checkout()?];
+    let beside =
+        checkouts.into_iter().flatten().filter_map(|root| Some(root.parent()?.join("shared/kernels")));
     let cached = cache::root()?.join("kernels/7.3");
     let mut places: Vec<PathBuf> = named.into_iter().chain(beside).collect();
     if let Ok(entries) = fs::read_dir(&cached) {
@@ -100,7 +102,7 @@ impl Tree {
 fn prepare(lock: &Lock) -> Result<Tree> {
     setup::ensure_kernel_tools()?;
     let suites = Suites::open(&[SOURCE_SUITE])?;
-    let found = suites.find(r"^linux-source-7\.", |name| is_source(name))?;
+    let found = suites.find(r"^linux-source-7\.", is_source)?;
     let package =
         debver::newest(found).with_context(|| format!("no package linux-source-7.* in {SOURCE_SUITE}"))?;
     sys::say(format_args!("the kernel is built from {} {}", package.name, package.version));
@@ -172,7 +174,7 @@ fn pahole(lock: &Lock) -> Result<PathBuf> {
 
 /// Unpacks and configures, and says what a build would do.
 pub(super) fn prepare_only() -> Result<()> {
-    let lock = cache::lock()?;
+    let lock = cache::lock("kernel-7.3")?;
     let tree = prepare(&lock)?;
     println!("{} {}: configured in {}", tree.package.name, tree.package.version, tree.source.display());
     Ok(())
@@ -180,7 +182,7 @@ pub(super) fn prepare_only() -> Result<()> {
 
 /// Builds the image and puts it into the cache.
 pub(super) fn build() -> Result<Image> {
-    let lock = cache::lock()?;
+    let lock = cache::lock("kernel-7.3")?;
     if let Some(image) = at_hand()? {
         return Ok(image);
     }
@@ -221,7 +223,7 @@ fn write_sums(folder: &Path) -> Result<()> {
     let mut list = String::new();
     for file in sys::walk(folder)? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        list += &format!("{}  {name}\n", sys::sha256_file(&file)?);
+        list.extend([sys::sha256_file(&file)?.as_str(), "  ", name.as_str(), "\n"]);
     }
     Ok(fs::write(folder.join("SHA256SUMS"), list)?)
 }

@@ -109,11 +109,20 @@ pub(super) fn write(
 
     let mut env = vec![("SMC_AGENT_VM".to_owned(), kernel.name().to_owned())];
     env.extend(request.env.iter().cloned());
-    let env: String = env
+    let lines: Vec<String> = env
         .iter()
-        .map(|(name, value)| format!("export {name}={}\n", sys::shell_quote(OsStr::new(value))))
+        .map(|(name, value)| format!("export {name}={}", sys::shell_quote(OsStr::new(value))))
         .collect();
-    archive.file("etc/smc-vm/env", 0o644, env.as_bytes())?;
+    archive.file(
+        "etc/smc-vm/env",
+        0o644,
+        lines
+            .join(
+                "
+",
+            )
+            .as_bytes(),
+    )?;
     if request.shell {
         archive.file("etc/smc-vm/shell", 0o644, terminal_size().as_bytes())?;
     }

@@ -80,7 +80,7 @@ impl Request {
             shell: false,
             accel: Accel::Auto,
             memory: "1G".to_owned(),
-            timeout: Duration::from_secs(300),
+            timeout: Duration::from_mins(5),
             add: Vec::new(),
             smc: true,
             env: Vec::new(),
@@ -128,10 +128,8 @@ pub(crate) fn run(request: &Request, programs: &[Program]) -> Result<Outcome> {
         let last = index + 1 == candidates.len();
         let run = qemu::run(request, *accel, &files, last)?;
         if *accel == Accel::Kvm && !run.verdict.started && !last {
-            sys::say(format_args!(
-                "KVM did not start the guest ({}): emulating with TCG, slower",
-                run.complaint.trim()
-            ));
+            sys::say(format_args!("KVM did not start the guest within 10 s {}", run.complaint.trim()));
+            sys::say("emulating with TCG, slower; noted until this machine boots again");
             qemu::remember(Accel::Tcg)?;
             continue;
         }

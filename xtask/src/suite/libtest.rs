@@ -1,0 +1,86 @@
+//! Reads what test programs print: Rust's own harness and those that print like it.
+
+/// Numbers of tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// That succeeded.
+    pub(crate) passed: usize,
+    /// That failed.
+    pub(crate) failed: usize,
+    /// That did not run.
+    pub(crate) ignored: usize,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
+/// What a test program reported.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// The sum of its result lines.
+    pub(crate) counts: Counts,
+    /// How many result lines there were.
+    pub(crate) results: usize,
+    /// The tests that were ignored, with the reason where it is printed.
+    pub(crate) ignored: Vec<String>,
+}
+
+/// Reads a whole output.
+pub(crate) fn read(output: &str) -> Report {
+    let mut report = Report::default();
+    for line in output.lines().map(|line| line.trim_end_matches('\r')) {
+        if let Some(counts) = result(line) {
+            report.counts += counts;
+            report.results += 1;
+        } else if let Some(name) = ignored(line) {
+            report.ignored.push(name);
+        }
+    }
+    report
+}
+
+/// `test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s`
+fn result(line: &str) -> Option<Counts> {
+    let rest = line.strip_prefix("test result: ")?;
+    let (_, rest) = rest.split_once(". ")?;
+    let number = |word: &str| {
+        rest.split(';').find_map(|part| part.trim().strip_suffix(word)?.trim().parse::<usize>().ok())
+    };
+    Some(Counts { passed: number("passed")?, failed: number("failed")?, ignored: number("ignored")? })
+}
+
+/// `test name ... ignored`, or `... ignored, reason`.
+fn ignored(line: &str) -> Option<String> {
+    let (name, state) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let reason = state.strip_prefix("ignored")?;
+    let reason = reason.trim_start_matches([',', ' ']);
+    let name = name.trim();
+    Some(if reason.is_empty() { name.to_owned() } else { format!("{name}: {reason}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_summed() {
+        let text = "running 2 tests\ntest a ... ok\ntest b ... ignored, needs RDMA\ntest c ... ignored\n\n\
+            test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s\r\n\
+            test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let report = read(text);
+        assert_eq!(report.counts, Counts { passed: 4, failed: 2, ignored: 2 });
+        assert_eq!(report.results, 2);
+        assert_eq!(report.ignored, ["b: needs RDMA", "c"]);
+    }
+
+    #[test]
+    fn no_result_line_is_told_from_zero_tests() {
+        assert_eq!(read("test result: garbage").results, 0);
+        assert_eq!(read("test result: ok. 0 passed; 0 failed; 0 ignored").results, 1);
+    }
+}
