@@ -2,14 +2,24 @@
 
 mod addresses;
 mod compile;
+mod diagnostic;
+mod literal;
+mod load;
 #[cfg(test)]
 mod measure;
+#[cfg(test)]
+mod messages;
 mod model;
 #[cfg(test)]
 mod naive;
+mod parse;
 mod table;
+mod unreachable;
+mod yaml;
 
 pub use addresses::{AddressSet, AddressSetBuilder, Prefix};
 pub use compile::{CompileError, compile};
+pub use diagnostic::{Diagnostic, Severity};
+pub use load::{LoadError, Loaded, load, load_text};
 pub use model::{Action, Addresses, Limits, Mode, NamedSet, Place, Policy, Rule};
 pub use table::PolicyTable;
