@@ -60,6 +60,13 @@ struct Set<'a> {
 }
 
 impl Set<'_> {
+    /// Passes over `count` words from `word` on; both are below 64.
+    #[inline(always)]
+    fn skip(&mut self, word: u32, count: u32) {
+        let passed = (self.summary >> (word & 63)) & ((1 << (count & 63)) - 1);
+        self.next = self.next.wrapping_add(passed.count_ones());
+    }
+
     /// The part of the set within word `word` of a rule bitmap. To be called for each word in turn.
     #[inline(always)]
     fn word(&mut self, fixed: &Fixed, word: u32) -> u64 {
@@ -210,6 +217,15 @@ pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, 
         if matched == 0 {
             if next >= 64 || candidates >> next == 0 {
                 break;
+            }
+            let ahead = candidates >> next;
+            if ahead & 1 == 0 {
+                // Jump to the next word that can matter. To look at words one by one is cheaper only where most do.
+                let skipped = ahead.trailing_zeros() & 63;
+                peer.skip(next, skipped);
+                local.skip(next, skipped);
+                port.skip(next, skipped);
+                next += skipped;
             }
             current = (next & 63) as usize;
             matched = (fixed.any[peer_dim][current] | peer.word(fixed, next))

@@ -3,6 +3,9 @@
 mod addresses;
 mod compile;
 mod diagnostic;
+mod explain;
+mod flow;
+pub mod flow_tests;
 mod literal;
 mod load;
 #[cfg(test)]
@@ -20,6 +23,8 @@ mod yaml;
 pub use addresses::{AddressSet, AddressSetBuilder, Prefix};
 pub use compile::{CompileError, compile};
 pub use diagnostic::{Diagnostic, Severity};
+pub use explain::{Explanation, Passed, Reason, explain};
+pub use flow::{FlowError, format_flow, parse_flow};
 pub use load::{LoadError, Loaded, load, load_text};
 pub use model::{Action, Addresses, Limits, Mode, NamedSet, Place, Policy, Rule};
 pub use table::PolicyTable;
