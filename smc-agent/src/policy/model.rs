@@ -1,6 +1,6 @@
 //! A policy that has been read and found valid.
 
-use super::addresses::AddressSet;
+use super::addresses::{AddressSet, AddressSetBuilder};
 use schemars::JsonSchema;
 use serde::Serialize;
 use smc_agent_common::{Role, Verdict};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What a rule or the default does with the flows it decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// The connection may negotiate SMC.
@@ -82,6 +82,13 @@ pub struct Addresses {
 }
 
 impl Addresses {
+    /// All of them in one set.
+    pub fn joined(&self) -> AddressSet {
+        let mut builder = AddressSetBuilder::default();
+        self.sets.iter().for_each(|set| builder.extend(set));
+        builder.finish_uncounted()
+    }
+
     /// Whether `address` is among them.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.sets.iter().any(|set| set.contains(address))

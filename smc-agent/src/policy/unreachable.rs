@@ -1,6 +1,5 @@
 //! Rules that can never match because an earlier one takes all that they would.
 
-use super::addresses::{AddressSet, AddressSetBuilder};
 use super::model::{Addresses, Mode, Rule};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -58,13 +57,9 @@ fn addresses(outer: &Addresses, inner: &Addresses) -> bool {
         let v6 = set.v6().first().map(|range| std::net::Ipv6Addr::from_bits(range.0).into());
         [v4, v6].into_iter().flatten().any(|address| !outer.contains(address))
     });
-    !first_outside && missing().all(|set| union(outer).covers(set))
-}
-
-fn union(addresses: &Addresses) -> AddressSet {
-    let mut builder = AddressSetBuilder::default();
-    for set in &addresses.sets {
-        builder.extend(set);
+    if first_outside {
+        return false;
     }
-    builder.finish()
+    let union = outer.joined();
+    missing().all(|set| union.covers(set))
 }

@@ -1,5 +1,6 @@
 //! From a policy to the table that kernel and user space judge by.
 
+mod classes;
 mod regions;
 mod sets;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod tree;
 use super::addresses::AddressSet;
 use super::model::{Action, Addresses, Limits, Mode, Policy, Rule};
 use super::table::PolicyTable;
+pub(super) use classes::{Classes, Dimension};
 use regions::{Source, Space, regions};
 use sets::SetPool;
 use smc_agent_common::table::{

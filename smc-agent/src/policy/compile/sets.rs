@@ -2,7 +2,7 @@
 
 use super::CompileError;
 use smc_agent_common::Line;
-use smc_agent_common::table::{KIND_LINE_SET, KIND_SHIFT, RULE_WORDS, RuleBits, SET_WORDS};
+use smc_agent_common::table::{INDEX_MASK, KIND_LINE_SET, KIND_SHIFT, RULE_WORDS, RuleBits, SET_WORDS};
 use std::collections::HashMap;
 
 /// The most words besides the summary that fit a line.
@@ -62,6 +62,21 @@ impl SetPool {
         lines[line as usize].words[slot..slot + key.len()].copy_from_slice(key);
         self.open = Some((line, slot + key.len()));
         (KIND_LINE_SET << KIND_SHIFT) | (line * 8 + index(slot))
+    }
+
+    /// The rules of a class.
+    pub(super) fn rules(&self, class: u32, lines: &[Line]) -> RuleBits {
+        let at = (class & INDEX_MASK) as usize;
+        let words = match class >> KIND_SHIFT {
+            KIND_LINE_SET => lines.get(at / 8).and_then(|line| line.words.get(at % 8..)),
+            _ => self.words.get(at..),
+        };
+        let mut bits = [0; RULE_WORDS];
+        if let Some([summary, words @ ..]) = words {
+            let present = (0..RULE_WORDS).filter(|word| summary >> word & 1 == 1);
+            present.zip(words).for_each(|(word, value)| bits[word] = *value);
+        }
+        bits
     }
 
     /// Number of distinct sets.
