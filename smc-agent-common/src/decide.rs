@@ -4,11 +4,11 @@
 //! is in all four decides (Lakshman & Stiliadis 1998), and summaries tell which words of the sets can matter at
 //! all (Baboescu & Varghese 2001).
 
-use crate::flow::{Family, Flow};
+use crate::flow::{Address, Family, Flow};
 use crate::table::{
-    FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
-    KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, LOCAL_V6, Line, MAGIC, MAX_DEPTH,
-    NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PEER_V6, PORT, ROOT_ENTRIES, RULE_DEFAULT,
+    FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_NODE,
+    KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_DEPTH,
+    NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PORT, ROOT_ENTRIES, RULE_DEFAULT,
     RULE_WORDS, SET_WORDS, Trie,
 };
 
@@ -43,57 +43,37 @@ pub trait TableReader {
     fn line(&self, index: u32) -> Option<&Line>;
 }
 
-/// Shadow rules that are told of for one flow, apart from those in the words of 64 rules that are looked at last: more
-/// of them matching one flow is not a roll-out that anybody can read.
-const SHADOW_STEPS: usize = 16;
-/// Every word once, every report, and the end.
-const STEPS: usize = SHADOW_STEPS + RULE_WORDS + 1;
+/// Shadow rules that are told of for one flow: more of them matching it is not a roll-out that anybody can read.
+pub const SHADOW_RULES: usize = 16;
 
-/// The class of an address or a port: which rules it satisfies. Only numbers are kept, and the place of a word is looked
-/// up anew each time: pointers into two kinds of maps for each of three sets would be eight ways through the walk for
-/// the verifier.
+/// The class of an address or a port: which rules it satisfies.
 struct Set {
     /// Words that are not 0.
     summary: u64,
-    /// Where the next of those words is, as in a class: in lines (counted in words) or in [`Fixed::sets`].
-    next: u32,
+    /// Where the first of those words is in [`Fixed::sets`].
+    first: u32,
 }
 
 impl Set {
-    /// The bits of a class of either kind of set.
-    const MASK: u32 = (1 << (KIND_SHIFT + 1)) - 1;
-
-    /// Finds the set that a class stands for; `None` if `class` is no class or its line is missing.
+    /// Finds the set that a class stands for; `None` if `class` is no class.
     #[inline(always)]
-    fn new<R: TableReader>(table: &R, class: u32, unknown: u32) -> Option<Self> {
-        const { assert!(KIND_SET == 0 && KIND_LINE_SET == 1) };
-        if class > Self::MASK {
+    fn new(fixed: &Fixed, class: u32) -> Option<Self> {
+        if class >> KIND_SHIFT != KIND_SET {
             return None;
         }
-        let mut set = Self { summary: 1, next: class };
-        set.summary = set.word(table, 0, unknown)?;
-        Some(set)
+        let summary = fixed.sets[(class as usize) & (SET_WORDS - 1)];
+        Some(Self { summary, first: class.wrapping_add(1) })
     }
 
-    /// The part of the set within word `word` of a rule bitmap. To be called for each word in turn.
+    /// The part of the set within word `word` (below 64) of a rule bitmap. Without a branch: what is there is read, and
+    /// used only if it is meant. Without memory of the words before: all that changes from turn to turn is `word`, or the
+    /// verifier would follow every combination of what it knows of three positions.
     #[inline(always)]
-    fn word<R: TableReader>(&mut self, table: &R, word: u32, unknown: u32) -> Option<u64> {
+    fn word(&self, fixed: &Fixed, word: u32) -> u64 {
+        let before = self.summary & ((1 << (word & 63)) - 1);
+        let at = self.first.wrapping_add(before.count_ones());
         let present = (self.summary >> (word & 63)) & 1;
-        let at = self.next;
-        #[expect(clippy::cast_possible_truncation, reason = "one bit")]
-        let step = present as u32;
-        self.next = at.wrapping_add(step).wrapping_add(unknown) & Self::MASK;
-        // Without a branch: what is there is read, and used only if it is meant.
-        let value = if at >> KIND_SHIFT == KIND_LINE_SET {
-            match table.line((at & INDEX_MASK) >> 3) {
-                Some(line) => line.words[(at & 7) as usize],
-                None if present == 0 => 0,
-                None => return None,
-            }
-        } else {
-            table.fixed().sets[(at as usize) & (SET_WORDS - 1)]
-        };
-        Some(value & 0u64.wrapping_sub(present))
+        fixed.sets[(at as usize) & (SET_WORDS - 1)] & 0u64.wrapping_sub(present)
     }
 }
 
@@ -179,8 +159,10 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, high: u64, low: u64) -> 
 /// What is known of a flow once its addresses are classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classified {
-    /// Which addresses it has: [`PEER_V4`] or [`PEER_V6`].
-    pub peer_dimension: usize,
+    /// The family of the peer's address: 0 for IPv4, 1 for IPv6.
+    pub peer_family: usize,
+    /// The family of this host's address: 0 for IPv4, 1 for IPv6.
+    pub local_family: usize,
     /// Which side this host is: 0 for the client, 1 for the server.
     pub side: usize,
     /// The service port.
@@ -193,101 +175,141 @@ pub struct Classified {
 
 /// Judges a flow by a table.
 ///
-/// `sink` is told of shadow rules that matched before the deciding rule, in order, and then, with `false`, of the rule
-/// that decided ([`RULE_DEFAULT`] if none did). Of shadow rules at least the first 16 are told.
+/// `sink` is told of shadow rules that matched before the deciding rule, in order (of the first [`SHADOW_RULES`], if there
+/// are more), and then, with `false`, of the rule that decided ([`RULE_DEFAULT`] if none did).
 ///
-/// Returns `None` if the table is not one or contradicts itself, or if the ends are of different families, which no
-/// connection is; the caller then does what the kernel does without a policy. Whatever the table holds, nothing
-/// outside of it is read.
+/// Returns `None` if the table is not one or contradicts itself; the caller then does what the kernel does without a
+/// policy. Whatever the table holds, nothing outside of it is read.
 #[inline(always)]
-pub fn decide<R: TableReader>(flow: &Flow, table: &R, sink: impl FnMut(u16, bool)) -> Option<Decision> {
+pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, bool)) -> Option<Decision> {
     let fixed = table.fixed();
-    let (peer_dimension, local_dimension) = match (flow.peer.family(), flow.local.family()) {
-        (Family::V4, Family::V4) => (PEER_V4, LOCAL_V4),
-        (Family::V6, Family::V6) => (PEER_V6, LOCAL_V6),
-        _ => return None,
-    };
+    let family = |address: &Address| usize::from(matches!(address.family(), Family::V6));
+    let (peer_family, local_family) = (family(&flow.peer), family(&flow.local));
     let classified = Classified {
-        peer_dimension,
+        peer_family,
+        local_family,
         side: (flow.role as usize).wrapping_sub(1) & 1,
         port: flow.port,
-        peer: classify(table, &fixed.tries[peer_dimension], flow.peer.high(), flow.peer.low())?,
-        local: classify(table, &fixed.tries[local_dimension], flow.local.high(), flow.local.low())?,
+        peer: classify(table, &fixed.tries[PEER_V4 + peer_family], flow.peer.high(), flow.peer.low())?,
+        local: classify(table, &fixed.tries[LOCAL_V4 + local_family], flow.local.high(), flow.local.low())?,
     };
-    first_match(&classified, table, sink)
-}
-
-/// Finds the first rule that a classified flow satisfies: the second part of [`decide()`], which tells the rest.
-#[inline(always)]
-pub fn first_match<R: TableReader>(
-    flow: &Classified,
-    table: &R,
-    mut sink: impl FnMut(u16, bool),
-) -> Option<Decision> {
-    let fixed = table.fixed();
-    let header = &fixed.header;
-    if header.magic != MAGIC || header.layout != LAYOUT {
-        return None;
-    }
-    let peer_any = flow.peer_dimension & 1;
-    let local_any = peer_any + LOCAL_V4;
-    let side = flow.side & 1;
-    // 0, which the verifier does not know: what it knows of a counter, it follows value by value. With this added it
-    // knows no more than the mask tells, and every turn of the loop is the same to it.
-    let unknown = header.first_word;
-    let mut peer = Set::new(table, flow.peer, unknown)?;
-    let mut local = Set::new(table, flow.local, unknown)?;
-    let mut port = Set::new(table, fixed.ports[flow.port as usize], unknown)?;
-    let candidates = (header.any_summary[peer_any] | peer.summary)
-        & (header.any_summary[local_any] | local.summary)
-        & (header.any_summary[PORT] | port.summary)
-        & header.role_summary[side];
-
-    // One loop for both, words and the rules within a word, because the verifier follows nested loops through the
-    // product of their bounds.
-    let mut next = unknown & 127;
-    let mut current = 0usize;
-    let mut matched = 0u64;
-    for step in 0..STEPS {
-        if matched == 0 {
-            if next >= 64 || candidates >> next == 0 {
-                break;
-            }
-            current = (next & 63) as usize;
-            matched = (fixed.any[peer_any][current] | peer.word(table, next, unknown)?)
-                & (fixed.any[local_any][current] | local.word(table, next, unknown)?)
-                & (fixed.any[PORT][current] | port.word(table, next, unknown)?)
-                & fixed.roles[side][current];
-            next = (next + 1 + unknown) & 127;
-            if step >= SHADOW_STEPS {
-                matched &= !fixed.shadow[current];
-            }
-        } else {
-            let bit = matched & matched.wrapping_neg();
-            #[expect(clippy::cast_possible_truncation, reason = "at most 64 * 64")]
-            let rule = (current as u32 * 64 + bit.trailing_zeros()) as u16;
-            if fixed.shadow[current] & bit == 0 {
-                sink(rule, false);
-                return Some(Decision {
-                    verdict: if fixed.deny[current] & bit != 0 { Verdict::Deny } else { Verdict::Allow },
-                    rule,
-                    log: fixed.log[current] & bit != 0,
-                });
-            }
-            if step < SHADOW_STEPS {
-                sink(rule, true);
-                matched ^= bit;
-            } else {
-                matched &= !fixed.shadow[current];
-            }
+    let decision = first_match(&classified, fixed)?;
+    if fixed.header.shadow_summary != 0 {
+        let mut from = 0;
+        for _ in 0..SHADOW_RULES {
+            let Some(rule) = next_shadow(&classified, fixed, from).filter(|rule| *rule < decision.rule) else { break };
+            sink(rule, true);
+            from = rule + 1;
         }
     }
-    sink(RULE_DEFAULT, false);
+    sink(decision.rule, false);
+    Some(decision)
+}
+
+/// Where the rules that a flow satisfies are to be looked for.
+struct Candidates<'a> {
+    fixed: &'a Fixed,
+    peer: Set,
+    local: Set,
+    port: Set,
+    peer_any: usize,
+    local_any: usize,
+    side: usize,
+    /// Words of a rule bitmap that can have any.
+    words: u64,
+}
+
+impl<'a> Candidates<'a> {
+    #[inline(always)]
+    fn new(flow: &Classified, fixed: &'a Fixed) -> Option<Self> {
+        let header = &fixed.header;
+        if header.magic != MAGIC || header.layout != LAYOUT {
+            return None;
+        }
+        let peer_any = PEER_V4 + (flow.peer_family & 1);
+        let local_any = LOCAL_V4 + (flow.local_family & 1);
+        let side = flow.side & 1;
+        let peer = Set::new(fixed, flow.peer)?;
+        let local = Set::new(fixed, flow.local)?;
+        let port = Set::new(fixed, fixed.ports[flow.port as usize])?;
+        let words = (header.any_summary[peer_any] | peer.summary)
+            & (header.any_summary[local_any] | local.summary)
+            & (header.any_summary[PORT] | port.summary)
+            & header.role_summary[side];
+        Some(Self { fixed, peer, local, port, peer_any, local_any, side, words })
+    }
+
+    /// The rules of a word that the flow satisfies.
+    #[inline(always)]
+    fn rules(&self, word: u32) -> u64 {
+        let (fixed, index) = (self.fixed, (word & 63) as usize);
+        (fixed.any[self.peer_any][index] | self.peer.word(fixed, word))
+            & (fixed.any[self.local_any][index] | self.local.word(fixed, word))
+            & (fixed.any[PORT][index] | self.port.word(fixed, word))
+            & fixed.roles[self.side][index]
+    }
+}
+
+/// Finds the first rule that a classified flow satisfies and that is not in shadow mode: the second part of
+/// [`decide()`].
+#[inline(always)]
+pub fn first_match(flow: &Classified, fixed: &Fixed) -> Option<Decision> {
+    let candidates = Candidates::new(flow, fixed)?;
+    let mut words = candidates.words;
+    for _ in 0..RULE_WORDS {
+        if words == 0 {
+            break;
+        }
+        let word = words.trailing_zeros() & 63;
+        words &= words.wrapping_sub(1);
+        let index = word as usize;
+        let matched = candidates.rules(word) & !fixed.shadow[index];
+        if matched != 0 {
+            let bit = matched & matched.wrapping_neg();
+            #[expect(clippy::cast_possible_truncation, reason = "at most 64 * 64")]
+            let rule = (word * 64 + matched.trailing_zeros()) as u16;
+            return Some(Decision {
+                verdict: if fixed.deny[index] & bit != 0 { Verdict::Deny } else { Verdict::Allow },
+                rule,
+                log: fixed.log[index] & bit != 0,
+            });
+        }
+    }
     Some(Decision {
-        verdict: if header.flags & FLAG_DEFAULT_DENY != 0 { Verdict::Deny } else { Verdict::Allow },
+        verdict: if fixed.header.flags & FLAG_DEFAULT_DENY != 0 { Verdict::Deny } else { Verdict::Allow },
         rule: RULE_DEFAULT,
         log: false,
     })
+}
+
+/// Finds the first rule from number `from` (below 4096) on that is in shadow mode and that a classified flow satisfies: the
+/// last part of [`decide()`], only needed where the header's summary says that there are such rules.
+#[inline(always)]
+pub fn next_shadow(flow: &Classified, fixed: &Fixed, from: u16) -> Option<u16> {
+    let candidates = Candidates::new(flow, fixed)?;
+    let number = |word: u32, matched: u64| {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 64 * 64")]
+        let rule = (word * 64 + matched.trailing_zeros()) as u16;
+        rule
+    };
+    let first = u32::from(from / 64) & 63;
+    let matched = candidates.rules(first) & fixed.shadow[first as usize] & (u64::MAX << (from % 64));
+    if matched != 0 {
+        return Some(number(first, matched));
+    }
+    let mut words = candidates.words & fixed.header.shadow_summary & (u64::MAX << first << 1);
+    for _ in 0..RULE_WORDS {
+        if words == 0 {
+            break;
+        }
+        let word = words.trailing_zeros() & 63;
+        words &= words.wrapping_sub(1);
+        let matched = candidates.rules(word) & fixed.shadow[word as usize];
+        if matched != 0 {
+            return Some(number(word, matched));
+        }
+    }
+    None
 }
 
 #[cfg(test)]

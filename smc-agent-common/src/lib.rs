@@ -13,7 +13,9 @@ pub mod event;
 pub mod flow;
 pub mod table;
 
-pub use decide::{Classified, Decision, TableReader, Verdict, classify, decide, first_match};
+pub use decide::{
+    Classified, Decision, TableReader, Verdict, classify, decide, first_match, next_shadow,
+};
 pub use event::{
     Counter, EVENT_DENIED, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey,
 };

@@ -2,7 +2,7 @@
 //!
 //! # The parts
 //! [`Fixed`] is the value that one map lookup returns: the header, the class of each port, the roots of the four
-//! address searches, and the rule sets. [`Line`]s hold the rest of the searches, and rule sets that no longer fit.
+//! address searches, and the rule sets. [`Line`]s hold the rest of the searches.
 //!
 //! # A search
 //! An address is a 64-bit key (two for IPv6). The root takes the leading bits and gives a *value*; a value is either a
@@ -42,8 +42,6 @@ pub const KIND_SHIFT: u32 = 29;
 pub const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
 /// Class: a rule set in [`Fixed::sets`], the index is that of its summary word.
 pub const KIND_SET: u32 = 0;
-/// Class: a rule set within a line; the index is the line times 8 plus the word that holds the summary.
-pub const KIND_LINE_SET: u32 = 1;
 /// Search: a leaf.
 pub const KIND_LEAF: u32 = 2;
 /// Search: a node. A child of a node is a leaf or a node: one of these two kinds, which differ in the lowest bit.
@@ -141,11 +139,8 @@ pub struct Header {
     pub lines: u32,
     /// `FLAG_*`.
     pub flags: u32,
-    /// The first word of rule bitmaps to look at, always 0. It is read from here, and not written as a constant in
-    /// `decide`, because the verifier would follow every value of a counter that it knows, one by one.
-    pub first_word: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// Which words of [`Fixed::shadow`] are not 0.
+    pub shadow_summary: u64,
     /// For each of the five dimensions, which words of [`Fixed::any`] are not 0.
     pub any_summary: [u64; 5],
     /// For each role (client, server), which words of [`Fixed::roles`] are not 0.
@@ -180,7 +175,7 @@ pub struct Fixed {
     pub sets: [u64; SET_WORDS],
 }
 
-/// One cache line of the table: a node of a search, or rule sets.
+/// One cache line of the table: a node of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C, align(64))]

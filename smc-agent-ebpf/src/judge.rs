@@ -4,9 +4,10 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
-    Classified, Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Family, Refusal, RefusalKey,
-    Role, TableReader as _, Verdict, classify, first_match,
-    table::{LOCAL_V4, LOCAL_V6, PEER_V4, PEER_V6},
+    Address, Classified, Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Family, RULE_DEFAULT,
+    Refusal, RefusalKey, Role, TableReader as _, Verdict, classify, first_match,
+    decide::SHADOW_RULES, next_shadow,
+    table::{LOCAL_V4, PEER_V4},
 };
 
 use crate::{
@@ -148,37 +149,50 @@ impl Packed {
 #[inline(always)]
 fn decide_in_slot(ends: &Endpoints, role: Role, slot: u32, netns: u32, record: bool) -> Option<Decision> {
     let flow = ends.flow(role);
-    let (peer_dimension, local_dimension) = match (flow.peer.family(), flow.local.family()) {
-        (Family::V4, Family::V4) => (PEER_V4, LOCAL_V4),
-        (Family::V6, Family::V6) => (PEER_V6, LOCAL_V6),
-        _ => return None,
-    };
-    let peer = smc_classify(slot, peer_dimension as u32, flow.peer.high(), flow.peer.low());
-    let local = smc_classify(slot, local_dimension as u32, flow.local.high(), flow.local.low());
-    let mut what = u32::from(flow.port);
-    if peer_dimension == PEER_V6 {
-        what |= WHAT_IPV6;
-    }
-    if role == Role::Server {
-        what |= WHAT_SERVER;
-    }
-    if record {
-        what |= WHAT_RECORD;
-    }
+    let family = |address: &Address| u32::from(matches!(address.family(), Family::V6));
+    let (peer_family, local_family) = (family(&flow.peer), family(&flow.local));
+    let peer = smc_classify(slot, PEER_V4 as u32 + peer_family, flow.peer.high(), flow.peer.low());
+    let local = smc_classify(slot, LOCAL_V4 as u32 + local_family, flow.local.high(), flow.local.low());
+    let side = u32::from(matches!(role, Role::Server));
+    let what = u32::from(flow.port) | peer_family << 16 | local_family << 17 | side << 18;
     let packed = smc_first_match(slot, what, peer, local);
-    if packed >> 32 != NO_SHADOW {
-        report(ends, role as u32, netns, slot, ((packed >> 32) as u32) << 8 | u32::from(EVENT_SHADOW));
+    let decision = Packed::unpack(packed)?;
+    if record {
+        let table = KernelTable::in_slot(slot)?;
+        if table.has_shadow_rules() {
+            let mut from = 0;
+            for _ in 0..SHADOW_RULES {
+                let rule = smc_next_shadow(slot, what, peer, local, from);
+                if rule >= u32::from(decision.rule) {
+                    break;
+                }
+                table.hit(rule as u16);
+                if table.logs(rule as u16) {
+                    report(ends, role as u32, netns, slot, rule << 8 | u32::from(EVENT_SHADOW));
+                }
+                from = rule + 1;
+            }
+        }
+        table.hit(decision.rule);
     }
-    Packed::unpack(packed as u32)
+    Some(decision)
 }
 
-const WHAT_IPV6: u32 = 1 << 16;
-const WHAT_SERVER: u32 = 1 << 17;
-const WHAT_RECORD: u32 = 1 << 18;
-/// In the upper half of what [`smc_first_match`] returns: no shadow rule is to be reported.
-const NO_SHADOW: u64 = 0xffff;
 /// No class: [`smc_first_match`] makes no decision of it.
 const NO_CLASS: u32 = u32::MAX;
+
+/// What [`decide_in_slot`] packs into `what`, and the classes.
+#[inline(always)]
+fn classified(what: u32, peer: u32, local: u32) -> Classified {
+    Classified {
+        peer_family: (what >> 16 & 1) as usize,
+        local_family: (what >> 17 & 1) as usize,
+        side: (what >> 18 & 1) as usize,
+        port: what as u16,
+        peer,
+        local,
+    }
+}
 
 /// The class of an address in the table in `slot`.
 ///
@@ -192,31 +206,20 @@ pub extern "C" fn smc_classify(slot: u32, dimension: u32, high: u64, low: u64) -
     classify(&table, trie, high, low).unwrap_or(NO_CLASS)
 }
 
-/// The first rule of the table in `slot` that a classified flow satisfies, as [`Packed`] in the lower half; in the upper
-/// half a shadow rule that is to be reported, or [`NO_SHADOW`].
+/// The first rule of the table in `slot` that a classified flow satisfies, as [`Packed`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn smc_first_match(slot: u32, what: u32, peer: u32, local: u32) -> u64 {
-    const NONE: u64 = NO_SHADOW << 32;
-    let Some(table) = KernelTable::in_slot(slot) else { return NONE };
-    let flow = Classified {
-        peer_dimension: usize::from(what & WHAT_IPV6 != 0),
-        side: usize::from(what & WHAT_SERVER != 0),
-        port: what as u16,
-        peer,
-        local,
-    };
-    let mut shadow_rule = NO_SHADOW;
-    let decision = first_match(&flow, &table, |rule, shadow| {
-        if what & WHAT_RECORD != 0 {
-            table.hit(rule);
-            // Of several shadow rules that match one flow, the first is reported; all are counted.
-            if shadow && shadow_rule == NO_SHADOW && table.logs(rule) {
-                shadow_rule = u64::from(rule);
-            }
-        }
-    });
-    u64::from(decision.as_ref().map_or(0, Packed::pack)) | shadow_rule << 32
+pub extern "C" fn smc_first_match(slot: u32, what: u32, peer: u32, local: u32) -> u32 {
+    let Some(fixed) = KernelTable::fixed_in_slot(slot) else { return 0 };
+    first_match(&classified(what, peer, local), fixed).as_ref().map_or(0, Packed::pack)
+}
+
+/// The first shadow rule from number `from` on that a classified flow satisfies; `RULE_DEFAULT` if there is none.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn smc_next_shadow(slot: u32, what: u32, peer: u32, local: u32, from: u32) -> u32 {
+    let Some(fixed) = KernelTable::fixed_in_slot(slot) else { return u32::from(RULE_DEFAULT) };
+    u32::from(next_shadow(&classified(what, peer, local), fixed, from as u16).unwrap_or(RULE_DEFAULT))
 }
 
 /// Reports that a rule matched; `what` is the rule and, in its lowest byte, the event's flags.

@@ -23,12 +23,24 @@ impl KernelTable {
     /// The table in a slot that was in force when the program began.
     #[inline(always)]
     pub fn in_slot(slot: u32) -> Option<Self> {
+        let fixed = Self::fixed_in_slot(slot)?;
+        let lines = TABLE_LINES.get(slot)?;
+        Some(Self { slot, fixed, lines })
+    }
+
+    /// The fixed part of such a table.
+    #[inline(always)]
+    pub fn fixed_in_slot(slot: u32) -> Option<&'static Fixed> {
         if slot as usize >= SLOTS {
             return None;
         }
-        let fixed = TABLE_FIXED.get(slot)?.get(0)?;
-        let lines = TABLE_LINES.get(slot)?;
-        Some(Self { slot, fixed, lines })
+        TABLE_FIXED.get(slot)?.get(0)
+    }
+
+    /// Whether any rule is in shadow mode.
+    #[inline(always)]
+    pub fn has_shadow_rules(&self) -> bool {
+        self.fixed.header.shadow_summary != 0
     }
 
     /// Where this table is.

@@ -48,16 +48,16 @@ const FLAGS_OF_INTEREST: u8 = 0x17;
 const FLAG_SYN: u8 = 0x02;
 
 const MAX_OPTIONS: usize = 40;
-const KIND_END: u8 = 0;
-const KIND_NOP: u8 = 1;
+const KIND_END: u64 = 0;
+const KIND_NOP: u64 = 1;
 /// TCP-AO (RFC 5925): its code covers the other options.
-const KIND_AO: u8 = 29;
+const KIND_AO: u64 = 29;
 /// RFC 6994: shared by experiments, which are told apart by an identifier.
-const KIND_EXPERIMENT: u8 = 254;
+const KIND_EXPERIMENT: u64 = 254;
 /// The identifier of SMC (RFC 7609, appendix A), "SMCR" in EBCDIC; option kind and length come before it.
 const SMC_MAGIC: u32 = 0xe2d4_c3d9;
 /// tcp_parse_options() takes the option at any even length from here on (net/ipv4/tcp_input.c).
-const SMC_OPTION: u8 = 6;
+const SMC_OPTION: u64 = 6;
 
 /// The TCP options as they are and as they shall be; reads with a variable index need a map below 5.12.
 #[repr(C)]
@@ -247,7 +247,7 @@ fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
     }
     let header: [u8; 20] = load(ctx, offset)?;
     let length = u32::from(header[12] >> 4) * 4;
-    if header[13] & FLAGS_OF_INTEREST != FLAG_SYN || length < TCP_HEADER + u32::from(SMC_OPTION) {
+    if header[13] & FLAGS_OF_INTEREST != FLAG_SYN || length < TCP_HEADER + SMC_OPTION as u32 {
         return None;
     }
     ends.peer_port = u16::from_be_bytes([header[0], header[1]]);
@@ -287,48 +287,65 @@ fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
     let unknown = scratch.zero;
     let mut mask = unknown;
     let mut authenticated = unknown;
-    let mut at = 0_usize;
-    let length = length as usize;
+    let mut at = 0_u64;
+    let length = u64::from(length);
     // Each step moves on by at least one byte, so that 40 see everything.
     for _ in 0..MAX_OPTIONS {
         if at >= length {
             break;
         }
-        at = at.wrapping_add(unknown as usize) & 63;
-        let kind = options[at];
+        at = at.wrapping_add(unknown) & 63;
+        let kind = u64::from(options[at as usize]);
         if kind == KIND_END {
             break;
         }
-        if kind == KIND_NOP {
-            at += 1;
-            continue;
-        }
-        if at + 1 >= length {
+        let size = u64::from(options[(at as usize + 1) & 63]);
+        // From here on without branches but the one that ends the walk: each would double the ways through the rest.
+        let nop = is_zero(kind ^ KIND_NOP);
+        let step = size * (1 - nop) + nop;
+        let too_short = is_zero(size >> 1) & (1 - nop);
+        if too_short | is_negative(length.wrapping_sub(at).wrapping_sub(step)) != 0 {
             break;
         }
-        let size = options[(at + 1) & 63] as usize;
-        if size < 2 || at + size > length {
-            break;
-        }
-        authenticated |= u64::from(kind == KIND_AO);
+        authenticated |= is_zero(kind ^ KIND_AO);
         let magic = u32::from_be_bytes([
-            options[(at + 2) & 63],
-            options[(at + 3) & 63],
-            options[(at + 4) & 63],
-            options[(at + 5) & 63],
+            options[(at as usize + 2) & 63],
+            options[(at as usize + 3) & 63],
+            options[(at as usize + 4) & 63],
+            options[(at as usize + 5) & 63],
         ]);
-        // Without branches, each of which would double the ways through the rest of the walk.
-        let found = (magic ^ SMC_MAGIC) | u32::from(kind ^ KIND_EXPERIMENT) | (size as u32 & 1);
-        if found == 0 && size >= SMC_OPTION as usize {
-            mask |= ((1_u64 << (size & 63)) - 1) << at;
-        }
-        at += size;
+        let smc = is_zero(u64::from(magic ^ SMC_MAGIC) | (kind ^ KIND_EXPERIMENT) | (size & 1))
+            & (1 - is_negative(size.wrapping_sub(SMC_OPTION)));
+        mask |= (((1 << (step & 63)) - 1) << at) & 0_u64.wrapping_sub(smc);
+        at += step;
     }
     if mask != 0 && authenticated != 0 {
         count(Counter::TcpAo);
         return None;
     }
     (mask != 0).then_some(OptionPlaces { mask })
+}
+
+/// 1 for 0, and 0 for any other number below 2^63.
+#[inline(always)]
+fn is_zero(number: u64) -> u64 {
+    is_negative(hidden(number).wrapping_sub(1))
+}
+
+/// The topmost bit: 1 where a subtraction went below 0.
+#[inline(always)]
+fn is_negative(number: u64) -> u64 {
+    hidden(number) >> 63
+}
+
+/// The same number, of which the compiler knows nothing: it would make a comparison of the arithmetic again, and BPF has
+/// comparisons only as branches.
+#[inline(always)]
+fn hidden(mut number: u64) -> u64 {
+    // SAFETY: moves a register to itself. (No instruction at all would leave two entries of line info for one place,
+    // which the kernel refuses.)
+    unsafe { core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack, preserves_flags)) };
+    number
 }
 
 /// Overwrites the SMC options with NOPs and mends the checksum.
@@ -345,7 +362,7 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
     // SAFETY: this CPU's element, filled by find_option() for this packet.
     let scratch = unsafe { &mut *scratch };
     for at in 0..MAX_OPTIONS {
-        scratch.after[at] = if places.mask >> at & 1 == 1 { KIND_NOP } else { scratch.before[at] };
+        scratch.after[at] = if places.mask >> at & 1 == 1 { KIND_NOP as u8 } else { scratch.before[at] };
     }
     let length = bounded(syn.options);
     // Stores count from where the packet's data begins, loads here from the network header.
@@ -453,11 +470,7 @@ fn load<T: Copy>(ctx: &TcContext, offset: u32) -> Option<T> {
 /// The same length, in bounds that the verifier can see: the compiler knows them already and would leave them out.
 #[inline(always)]
 fn bounded(length: u32) -> u32 {
-    let mut length = u64::from(length);
-    // SAFETY: moves a register to itself; it only hides from the compiler where the value comes from. (No instruction
-    // at all would leave two entries of line info for one place, which the kernel refuses.)
-    unsafe { core::arch::asm!("{0} = {0}", inout(reg) length, options(nomem, nostack, preserves_flags)) };
-    let length = (length & 0x3c) as u32;
+    let length = (hidden(u64::from(length)) & 0x3c) as u32;
     if length == 0 { 4 } else { length }
 }
 

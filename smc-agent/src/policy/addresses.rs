@@ -141,6 +141,11 @@ impl AddressSetBuilder {
         self.v6.extend_from_slice(&set.v6);
     }
 
+    /// As [`Self::finish`], for a set that was not written as such: it counts no prefixes.
+    pub(super) fn finish_uncounted(self) -> AddressSet {
+        AddressSet { prefixes: 0, ..self.finish() }
+    }
+
     /// Sorts and merges what was added.
     pub fn finish(mut self) -> AddressSet {
         merge(&mut self.v4, |value| value.checked_add(1));

@@ -36,13 +36,13 @@ fn v4(random: &mut Random) -> Prefix {
 }
 
 fn v6(random: &mut Random) -> Prefix {
-    let length = match random.below(100) {
-        0..10 => 29 + random.below(3),
-        10..35 => 32,
-        35..45 => 33 + random.below(14),
-        45..80 => 48,
-        80..90 => 56,
-        90..97 => 64,
+    let length = match random.below(1000) {
+        0..4 => 29 + random.below(3),
+        4..60 => 32,
+        60..200 => 36 + random.below(12),
+        200..750 => 48,
+        750..850 => 56,
+        850..970 => 64,
         _ => 128,
     };
     let registry = [0x2001u128, 0x2400, 0x2600, 0x2800, 0x2a00, 0x2c00][random.below(6) as usize];

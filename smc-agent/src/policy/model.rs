@@ -1,6 +1,7 @@
 //! A policy that has been read and found valid.
 
-use super::addresses::AddressSet;
+use super::addresses::{AddressSet, AddressSetBuilder};
+use schemars::JsonSchema;
 use serde::Serialize;
 use smc_agent_common::{Role, Verdict};
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What a rule or the default does with the flows it decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     /// The connection may negotiate SMC.
@@ -46,7 +47,7 @@ impl std::fmt::Display for Action {
 }
 
 /// Whether a rule decides or only reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The rule decides.
@@ -57,7 +58,7 @@ pub enum Mode {
 }
 
 /// A place in a file. Lines and columns count from 1; a column counts characters.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 pub struct Place {
     /// The file, as it was named or found.
     pub file: PathBuf,
@@ -81,6 +82,13 @@ pub struct Addresses {
 }
 
 impl Addresses {
+    /// All of them in one set.
+    pub fn joined(&self) -> AddressSet {
+        let mut builder = AddressSetBuilder::default();
+        self.sets.iter().for_each(|set| builder.extend(set));
+        builder.finish_uncounted()
+    }
+
     /// Whether `address` is among them.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.sets.iter().any(|set| set.contains(address))

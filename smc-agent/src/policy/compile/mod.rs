@@ -1,5 +1,6 @@
 //! From a policy to the table that kernel and user space judge by.
 
+mod classes;
 mod regions;
 mod sets;
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod tree;
 use super::addresses::AddressSet;
 use super::model::{Action, Addresses, Limits, Mode, Policy, Rule};
 use super::table::PolicyTable;
+pub(super) use classes::{Classes, Dimension};
 use regions::{Source, Space, regions};
 use sets::SetPool;
 use smc_agent_common::table::{
@@ -42,8 +44,8 @@ pub enum CompileError {
     },
     /// The combinations of rules that addresses and ports satisfy are too many and too large.
     #[error(
-        "addresses and ports of this policy satisfy more than {sets} different combinations of rules, of which those of \
-         many rules must fit {} KiB; let fewer rules overlap",
+        "addresses and ports of this policy satisfy more than {sets} different combinations of rules, for which {} KiB \
+         do not suffice; let fewer rules overlap",
         smc_agent_common::table::SET_WORDS * 8 / 1024
     )]
     RuleSets {
@@ -80,7 +82,7 @@ pub fn compile(policy: &Policy, generation: u64, limits: &Limits) -> Result<Poli
     let mut lines = vec![Line { words: [0; 8] }];
 
     rule_bits(policy, &mut fixed);
-    ports(rules, &mut fixed, &mut pool, &mut lines)?;
+    ports(rules, &mut fixed, &mut pool)?;
     let peer = sources(rules, |rule| rule.peer.as_ref());
     let local = sources(rules, |rule| rule.local.as_ref());
     let searches = [
@@ -121,6 +123,7 @@ fn header(policy: &Policy, generation: u64, lines: usize, fixed: &mut Fixed) {
     };
     let any_summary = fixed.any.each_ref().map(summary);
     let role_summary = fixed.roles.each_ref().map(summary);
+    let shadow_summary = summary(&fixed.shadow);
     let header = &mut fixed.header;
     header.magic = MAGIC;
     header.layout = LAYOUT;
@@ -134,6 +137,7 @@ fn header(policy: &Policy, generation: u64, lines: usize, fixed: &mut Fixed) {
     };
     header.any_summary = any_summary;
     header.role_summary = role_summary;
+    header.shadow_summary = shadow_summary;
 }
 
 fn rule_bits(policy: &Policy, fixed: &mut Fixed) {
@@ -153,12 +157,7 @@ fn rule_bits(policy: &Policy, fixed: &mut Fixed) {
     }
 }
 
-fn ports(
-    rules: &[Rule],
-    fixed: &mut Fixed,
-    pool: &mut SetPool,
-    lines: &mut Vec<Line>,
-) -> Result<(), CompileError> {
+fn ports(rules: &[Rule], fixed: &mut Fixed, pool: &mut SetPool) -> Result<(), CompileError> {
     let mut events: Vec<(usize, usize)> = Vec::new();
     for (number, rule) in rules.iter().enumerate() {
         for range in rule.ports.iter().flatten() {
@@ -171,7 +170,7 @@ fn ports(
     let mut at = 0;
     for run in events.chunk_by(|a, b| a.0 == b.0) {
         let port = run[0].0;
-        let class = pool.intern(&bits, lines)?;
+        let class = pool.intern(&bits)?;
         fixed.ports[at..port].fill(class);
         // The ranges of one rule do not touch, so that each event turns its bit.
         for event in run {
@@ -181,7 +180,7 @@ fn ports(
     }
     // Nothing but 0 is left behind port 65535, and nothing more is to be written.
     if at < PORTS {
-        let class = pool.intern(&bits, lines)?;
+        let class = pool.intern(&bits)?;
         fixed.ports[at..].fill(class);
     }
     Ok(())
@@ -209,7 +208,7 @@ fn family<T: Space + Keys>(
     pool: &mut SetPool,
     lines: &mut Vec<Line>,
 ) -> Result<Vec<Region>, CompileError> {
-    Ok(T::keys(&regions::<T>(sources, pool, lines)?, lines))
+    Ok(T::keys(&regions::<T>(sources, pool)?, lines))
 }
 
 /// How addresses become 64-bit keys.

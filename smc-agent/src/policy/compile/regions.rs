@@ -3,7 +3,6 @@
 use super::CompileError;
 use super::sets::SetPool;
 use crate::policy::addresses::AddressSet;
-use smc_agent_common::Line;
 use smc_agent_common::table::{RULE_WORDS, RuleBits};
 use std::collections::HashMap;
 
@@ -85,7 +84,6 @@ fn scramble(value: u32) -> u128 {
 pub(super) fn regions<T: Space>(
     sources: &[Source<'_>],
     pool: &mut SetPool,
-    lines: &mut Vec<Line>,
 ) -> Result<Vec<(T, u32)>, CompileError> {
     let total: usize = sources.iter().map(|source| T::ranges(source.set).len()).sum();
     let mut events: Vec<(T, u32)> = Vec::with_capacity(total * 2);
@@ -115,7 +113,7 @@ pub(super) fn regions<T: Space>(
             let class = if let Some(&class) = classes.get(&active.fingerprint) {
                 class
             } else {
-                let class = pool.intern(&rules(sources, &active.list), lines)?;
+                let class = pool.intern(&rules(sources, &active.list))?;
                 classes.insert(active.fingerprint, class);
                 class
             };
