@@ -7,8 +7,8 @@
 use crate::flow::{Address, Family, Flow};
 use crate::table::{
     FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
-    KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, LOCAL_V6, Line, MAGIC, MAX_DEPTH,
-    NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PEER_V6, PORT, ROOT_ENTRIES, RULE_DEFAULT,
+    KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_DEPTH,
+    MAX_RULES, NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PORT, ROOT_ENTRIES, RULE_DEFAULT,
     RULE_WORDS, SET_WORDS, Trie,
 };
 
@@ -43,59 +43,109 @@ pub trait TableReader {
     fn line(&self, index: u32) -> Option<&Line>;
 }
 
-/// Steps of the walk in which shadow rules are still reported. A step is one shadow rule or one word of 64 rules, so
-/// at least this number less [`RULE_WORDS`] are; more than that many shadow rules matching one flow is not a roll-out
-/// that anybody can read.
-const SHADOW_STEPS: usize = 2 * RULE_WORDS;
-/// Every word once, every report, and the end.
-const STEPS: usize = SHADOW_STEPS + RULE_WORDS + 1;
+/// Shadow rules that are told of one flow, in order. More than that matching one flow is not a roll-out that anybody can
+/// read, and the verifier follows every one.
+pub const SHADOW_REPORTS: usize = 16;
 
 /// The class of an address or a port: which rules it satisfies.
+#[derive(Clone, Copy)]
 struct Set<'a> {
     /// Words that are not 0.
     summary: u64,
-    /// Where the next of those words is: within the line, or within [`Fixed::sets`].
-    next: u32,
+    /// Where the first of those words is: within the line, or within [`Fixed::sets`].
+    first: u32,
     line: Option<&'a Line>,
 }
 
-impl Set<'_> {
-    /// Passes over `count` words from `word` on; both are below 64.
-    #[inline(always)]
-    fn skip(&mut self, word: u32, count: u32) {
-        let passed = (self.summary >> (word & 63)) & ((1 << (count & 63)) - 1);
-        self.next = self.next.wrapping_add(passed.count_ones());
-    }
+/// A walk over a set's words, one after the other.
+struct Walk<'a> {
+    set: Set<'a>,
+    next: u32,
+}
 
+impl<'a> Set<'a> {
+    /// The walk that begins at word `word`, which is below 64.
+    #[inline(always)]
+    fn walk(self, word: u32) -> Walk<'a> {
+        let before = self.summary & ((1 << (word & 63)) - 1);
+        Walk { set: self, next: self.first.wrapping_add(before.count_ones()) }
+    }
+}
+
+impl Walk<'_> {
     /// The part of the set within word `word` of a rule bitmap. To be called for each word in turn.
     #[inline(always)]
     fn word(&mut self, fixed: &Fixed, word: u32) -> u64 {
-        let present = (self.summary >> (word & 63)) & 1;
-        let value = match self.line {
+        let present = (self.set.summary >> (word & 63)) & 1;
+        let mask = opaque(present.wrapping_neg());
+        let value = match self.set.line {
             Some(line) => line.words[(self.next & 7) as usize],
             None => fixed.sets[(self.next as usize) & (SET_WORDS - 1)],
         };
         // Without a branch: read what is there, and use it only if it is meant.
-        self.next = self.next.wrapping_add(u32::from(present != 0));
-        value & 0u64.wrapping_sub(present)
+        self.next = self.next.wrapping_add(present as u32);
+        value & mask
     }
 }
 
-/// Finds the set that a class stands for; `None` if `class` is no class or its line is missing.
+/// All ones if `value` is 0, else 0.
+#[inline(always)]
+fn if_zero(value: u64) -> u64 {
+    (opaque(value | value.wrapping_neg()) >> 63).wrapping_sub(1)
+}
+
+/// The same value, of which the compiler knows nothing: it would turn masks into branches, for which BPF has no better
+/// instruction.
+#[inline(always)]
+fn opaque(value: u64) -> u64 {
+    core::hint::black_box(value)
+}
+
+/// Which of the rules in one word match, for the place in the table that a flow has in each dimension.
+struct Cell<'a> {
+    fixed: &'a Fixed,
+    peer_dim: usize,
+    local_dim: usize,
+    side: usize,
+}
+
+impl Cell<'_> {
+    #[inline(always)]
+    fn matched(&self, word: u32, peer: &mut Walk<'_>, local: &mut Walk<'_>, port: &mut Walk<'_>) -> u64 {
+        let fixed = self.fixed;
+        let place = (word & 63) as usize;
+        (fixed.any[self.peer_dim][place] | peer.word(fixed, word))
+            & (fixed.any[self.local_dim][place] | local.word(fixed, word))
+            & (fixed.any[PORT][place] | port.word(fixed, word))
+            & fixed.roles[self.side][place]
+    }
+}
+
+/// Finds the set that a class of local addresses or ports stands for: those have no sets in lines, as each dimension that
+/// had would double the verifier's paths.
+#[inline(always)]
+fn fixed_set(fixed: &Fixed, class: u32) -> Option<Set<'static>> {
+    if class >> KIND_SHIFT != KIND_SET {
+        return None;
+    }
+    Some(Set {
+        summary: fixed.sets[(class as usize) & (SET_WORDS - 1)],
+        first: class.wrapping_add(1),
+        line: None,
+    })
+}
+
+/// Finds the set that a class of peers stands for; `None` if `class` is no class or its line is missing.
 #[inline(always)]
 fn set<R: TableReader>(table: &R, class: u32) -> Option<Set<'_>> {
     let index = class & INDEX_MASK;
     match class >> KIND_SHIFT {
-        KIND_SET => Some(Set {
-            summary: table.fixed().sets[(index as usize) & (SET_WORDS - 1)],
-            next: index.wrapping_add(1),
-            line: None,
-        }),
+        KIND_SET => fixed_set(table.fixed(), class),
         KIND_LINE_SET => {
             let line = table.line(index >> 3)?;
             Some(Set {
                 summary: line.words[(index & 7) as usize],
-                next: index.wrapping_add(1),
+                first: index.wrapping_add(1),
                 line: Some(line),
             })
         }
@@ -185,7 +235,7 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Op
 /// Judges a flow by a table.
 ///
 /// `sink` is told of each shadow rule that matched before the deciding rule, in order, and then, with `false`, of the
-/// rule that decided ([`RULE_DEFAULT`] if none did). Of shadow rules at least the first 64 are told.
+/// rule that decided ([`RULE_DEFAULT`] if none did). Of shadow rules the first [`SHADOW_REPORTS`] are told.
 ///
 /// Returns `None` if the table is not one or contradicts itself; the caller then does what the kernel does without a
 /// policy. Whatever the table holds, nothing outside of it is read.
@@ -196,72 +246,99 @@ pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, 
     if header.magic != MAGIC || header.layout != LAYOUT {
         return None;
     }
-    let peer_dim = if matches!(flow.peer.family(), Family::V4) { PEER_V4 } else { PEER_V6 };
-    let local_dim = if matches!(flow.local.family(), Family::V4) { LOCAL_V4 } else { LOCAL_V6 };
-    let side = (flow.role as usize).wrapping_sub(1) & 1;
-
-    let mut peer = set(table, classify(table, &fixed.tries[peer_dim], &flow.peer)?)?;
-    let mut local = set(table, classify(table, &fixed.tries[local_dim], &flow.local)?)?;
-    let mut port = set(table, fixed.ports[flow.port as usize])?;
-    let candidates = (header.any_summary[peer_dim] | peer.summary)
-        & (header.any_summary[local_dim] | local.summary)
+    let family = |address: &Address| {
+        let place = usize::from(matches!(address.family(), Family::V6));
+        (header.family_index[place] & 1) as usize
+    };
+    let cell = Cell {
+        fixed,
+        peer_dim: PEER_V4 + family(&flow.peer),
+        local_dim: LOCAL_V4 + family(&flow.local),
+        side: (header.role_index[(flow.role as usize).wrapping_sub(1) & 1] & 1) as usize,
+    };
+    let peer = set(table, classify(table, &fixed.tries[cell.peer_dim], &flow.peer)?)?;
+    let local = fixed_set(fixed, classify(table, &fixed.tries[cell.local_dim], &flow.local)?)?;
+    let port = fixed_set(fixed, fixed.ports[flow.port as usize])?;
+    let candidates = (header.any_summary[cell.peer_dim] | peer.summary)
+        & (header.any_summary[cell.local_dim] | local.summary)
         & (header.any_summary[PORT] | port.summary)
-        & header.role_summary[side];
+        & header.role_summary[cell.side];
 
-    // One loop for both, words and the rules within a word, because the verifier follows nested loops through the
-    // product of their bounds.
+    // The verifier follows a loop step by step, and forgets states that it saw: a branch within the body that comes back
+    // to it would cost the square of the steps. So the body computes and has no way but on and out.
     let mut next = header.first_word;
-    let mut current = 0usize;
-    let mut matched = 0u64;
-    for step in 0..STEPS {
-        if matched == 0 {
+    let mut bit = 0u64;
+    let mut word = 0u32;
+    // Words in which shadow rules match.
+    let mut shadows = 0u64;
+    if candidates != 0 {
+        next = next.wrapping_add(candidates.trailing_zeros());
+        let (mut peer, mut local, mut port) = (peer.walk(next), local.walk(next), port.walk(next));
+        for _ in 0..RULE_WORDS {
             if next >= 64 || candidates >> next == 0 {
                 break;
             }
-            let ahead = candidates >> next;
-            if ahead & 1 == 0 {
-                // Jump to the next word that can matter. To look at words one by one is cheaper only where most do.
-                let skipped = ahead.trailing_zeros() & 63;
-                peer.skip(next, skipped);
-                local.skip(next, skipped);
-                port.skip(next, skipped);
-                next += skipped;
-            }
-            current = (next & 63) as usize;
-            matched = (fixed.any[peer_dim][current] | peer.word(fixed, next))
-                & (fixed.any[local_dim][current] | local.word(fixed, next))
-                & (fixed.any[PORT][current] | port.word(fixed, next))
-                & fixed.roles[side][current];
-            next += 1;
-            if step >= SHADOW_STEPS {
-                matched &= !fixed.shadow[current];
-            }
-        } else {
-            let bit = matched & matched.wrapping_neg();
-            #[expect(clippy::cast_possible_truncation, reason = "at most 64 * 64")]
-            let rule = (current as u32 * 64 + bit.trailing_zeros()) as u16;
-            if fixed.shadow[current] & bit == 0 {
-                sink(rule, false);
-                return Some(Decision {
-                    verdict: if fixed.deny[current] & bit != 0 { Verdict::Deny } else { Verdict::Allow },
-                    rule,
-                    log: fixed.log[current] & bit != 0,
-                });
-            }
-            if step < SHADOW_STEPS {
-                sink(rule, true);
-                matched ^= bit;
-            } else {
-                matched &= !fixed.shadow[current];
+            let matched = cell.matched(next, &mut peer, &mut local, &mut port);
+            let shadow = fixed.shadow[(next & 63) as usize];
+            let enforced = matched & !shadow;
+            word = next;
+            bit = enforced & enforced.wrapping_neg();
+            // Those before the deciding rule: all of them, if it is not in this word.
+            let before = matched & shadow & bit.wrapping_sub(1);
+            shadows |= (!if_zero(before) & 1) << (next & 63);
+            // Opaque, or the compiler would carry the counter of the loop, which the verifier knows, out of it instead.
+            next = core::hint::black_box(next.wrapping_add(1));
+            if bit != 0 {
+                break;
             }
         }
     }
-    sink(RULE_DEFAULT, false);
-    Some(Decision {
-        verdict: if header.flags & FLAG_DEFAULT_DENY != 0 { Verdict::Deny } else { Verdict::Allow },
-        rule: RULE_DEFAULT,
-        log: false,
-    })
+    if shadows != 0 {
+        let (peer, local, port) = (peer, local, port);
+        let (mut current, mut matched) = (0u64, 0u64);
+        for _ in 0..SHADOW_REPORTS {
+            // Take up the next word if the last has been told of; each has a rule to tell.
+            let fresh = if_zero(matched);
+            let place = shadows.trailing_zeros() & 63;
+            let (mut peer, mut local, mut port) = (peer.walk(place), local.walk(place), port.walk(place));
+            let all = cell.matched(place, &mut peer, &mut local, &mut port) & fixed.shadow[place as usize];
+            let limit = !if_zero(u64::from(place ^ word)) | bit.wrapping_sub(1);
+            matched |= all & limit & fresh;
+            current = (u64::from(place) & fresh) | (current & !fresh);
+            shadows &= shadows.wrapping_sub(1) | !fresh;
+            let first = matched & matched.wrapping_neg();
+            matched ^= first;
+            sink(rule_number(current, first), true);
+            if matched | shadows == 0 {
+                break;
+            }
+        }
+    }
+    let decision = if bit == 0 {
+        let deny = header.flags & FLAG_DEFAULT_DENY != 0;
+        Decision { verdict: verdict(deny), rule: RULE_DEFAULT, log: false }
+    } else {
+        let place = (word & 63) as usize;
+        Decision {
+            verdict: verdict(fixed.deny[place] & bit != 0),
+            rule: rule_number(u64::from(word), bit),
+            log: fixed.log[place] & bit != 0,
+        }
+    };
+    sink(decision.rule, false);
+    Some(decision)
+}
+
+#[inline(always)]
+fn verdict(deny: bool) -> Verdict {
+    if deny { Verdict::Deny } else { Verdict::Allow }
+}
+
+/// The number of the rule with this bit in this word of a bitmap.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the mask leaves 12 bits")]
+fn rule_number(word: u64, bit: u64) -> u16 {
+    (((word << 6) + u64::from(bit.trailing_zeros() & 63)) & (MAX_RULES as u64 - 1)) as u16
 }
 
 #[cfg(test)]

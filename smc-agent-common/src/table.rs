@@ -42,7 +42,7 @@ pub const KIND_SHIFT: u32 = 29;
 pub const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
 /// Class: a rule set in [`Fixed::sets`], the index is that of its summary word.
 pub const KIND_SET: u32 = 0;
-/// Class: a rule set within a line; the index is the line times 8 plus the word that holds the summary.
+/// Class, of peers only: a rule set within a line; the index is the line times 8 plus the word that holds the summary.
 pub const KIND_LINE_SET: u32 = 1;
 /// Search: a leaf.
 pub const KIND_LEAF: u32 = 2;
@@ -53,8 +53,9 @@ pub const KIND_LEAF_LOW: u32 = 4;
 /// As [`KIND_NODE`], and from here on the key is the trailing half of the address.
 pub const KIND_NODE_LOW: u32 = 5;
 
-/// Lines that one search reads at most.
-pub const MAX_DEPTH: usize = 20;
+/// Lines that one search reads at most. The verifier follows each, and a search of the most prefixes that are possible needs
+/// about 9; the compiler refuses what needs more than this.
+pub const MAX_DEPTH: usize = 12;
 
 /// 32-bit word of a node or a narrow leaf that holds, in the lower 6 bits, the shift of its keys.
 pub const LINE_SHIFT_WORD: usize = 15;
@@ -141,11 +142,15 @@ pub struct Header {
     pub lines: u32,
     /// `FLAG_*`.
     pub flags: u32,
-    /// The first word of rule bitmaps to look at, always 0. It is read from here, and not written as a constant in
-    /// `decide`, because the verifier would follow every value of a counter that it knows, one by one.
+    /// The first word of rule bitmaps to look at, always 0. This and the next two are read from here, and not written as
+    /// constants in `decide`, because the verifier would follow every value that it knows on a path of its own.
     pub first_word: u32,
     /// Always 0.
     pub reserved: u32,
+    /// 0 and 1: what is to be added to a dimension for IPv4 and IPv6.
+    pub family_index: [u32; 2],
+    /// 0 and 1: the place of client and server in [`Fixed::roles`].
+    pub role_index: [u32; 2],
     /// For each of the five dimensions, which words of [`Fixed::any`] are not 0.
     pub any_summary: [u64; 5],
     /// For each role (client, server), which words of [`Fixed::roles`] are not 0.
@@ -159,7 +164,7 @@ pub struct Fixed {
     /// What the table says of itself.
     pub header: Header,
     /// Always 0: brings the size to a multiple of 64 without a hole that the compiler leaves.
-    pub padding: [u64; 3],
+    pub padding: [u64; 1],
     /// The searches: peer IPv4, peer IPv6, local IPv4, local IPv6.
     pub tries: [Trie; 4],
     /// Rules that ask nothing of a dimension: peer IPv4, peer IPv6, local IPv4, local IPv6, port.
@@ -202,7 +207,7 @@ impl Line {
 const _: () = {
     assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
     assert!(size_of::<Trie>() == 64 && align_of::<Trie>() == 8);
-    assert!(size_of::<Header>() == 104);
+    assert!(size_of::<Header>() == 120);
     assert!(size_of::<Fixed>().is_multiple_of(64));
     // Kernels before 5.19 refuse an array map whose value is larger than one kmalloc can give.
     assert!(size_of::<Fixed>() <= 4 << 20);
@@ -210,7 +215,7 @@ const _: () = {
     assert!(
         size_of::<Fixed>()
             == size_of::<Header>()
-                + 3 * 8
+                + 8
                 + 4 * size_of::<Trie>()
                 + 10 * size_of::<RuleBits>()
                 + PORTS * 4

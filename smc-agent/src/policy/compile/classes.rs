@@ -1,6 +1,6 @@
 //! A policy's dimensions cut into classes, for those who compare policies rather than judge flows.
 
-use super::regions::regions;
+use super::regions::{Source, regions};
 use super::sets::SetPool;
 use super::{CompileError, sources};
 use crate::policy::model::Policy;
@@ -26,14 +26,9 @@ impl Classes {
     /// Cuts a policy. Fails only where [`super::compile`] does.
     pub(in crate::policy) fn new(policy: &Policy) -> Result<Self, CompileError> {
         let (mut pool, mut lines) = (SetPool::new(), Vec::new());
-        let mut cut = |sources: &[_]| -> Result<Dimension, CompileError> {
-            Ok(Dimension {
-                v4: regions(sources, &mut pool, &mut lines)?,
-                v6: regions(sources, &mut pool, &mut lines)?,
-            })
-        };
-        let peer = cut(&sources(policy.rules(), |rule| rule.peer.as_ref()))?;
-        let local = cut(&sources(policy.rules(), |rule| rule.local.as_ref()))?;
+        let local = cut(&mut pool, &mut lines, &sources(policy.rules(), |rule| rule.local.as_ref()))?;
+        pool.allow_lines();
+        let peer = cut(&mut pool, &mut lines, &sources(policy.rules(), |rule| rule.peer.as_ref()))?;
         Ok(Self { peer, local, pool, lines })
     }
 
@@ -41,4 +36,8 @@ impl Classes {
     pub(in crate::policy) fn rules(&self, class: u32) -> smc_agent_common::table::RuleBits {
         self.pool.rules(class, &self.lines)
     }
+}
+
+fn cut(pool: &mut SetPool, lines: &mut Vec<Line>, sources: &[Source<'_>]) -> Result<Dimension, CompileError> {
+    Ok(Dimension { v4: regions(sources, pool, lines)?, v6: regions(sources, pool, lines)? })
 }

@@ -15,15 +15,22 @@ pub(super) struct SetPool {
     known: HashMap<Box<[u64]>, u32>,
     words: Vec<u64>,
     open: Option<(u32, usize)>,
+    lines_allowed: bool,
 }
 
 impl SetPool {
     /// A pool with the empty set, whose class is 0.
     pub(super) fn new() -> Self {
-        Self { known: HashMap::from([(vec![0].into(), 0)]), words: vec![0], open: None }
+        Self { known: HashMap::from([(vec![0].into(), 0)]), words: vec![0], open: None, lines_allowed: false }
     }
 
-    /// The class of a rule set; new ones that do not fit the fixed area take part of a line.
+    /// From now on sets that do not fit the fixed area take part of a line. Only classes of peers may be such, so that all
+    /// others come first.
+    pub(super) fn allow_lines(&mut self) {
+        self.lines_allowed = true;
+    }
+
+    /// The class of a rule set.
     pub(super) fn intern(&mut self, bits: &RuleBits, lines: &mut Vec<Line>) -> Result<u32, CompileError> {
         let mut key = Vec::with_capacity(RULE_WORDS + 1);
         key.push(0);
@@ -36,7 +43,7 @@ impl SetPool {
         if let Some(&class) = self.known.get(key.as_slice()) {
             return Ok(class);
         }
-        let small = key.len() <= LINE_WORDS + 1;
+        let small = self.lines_allowed && key.len() <= LINE_WORDS + 1;
         let limit = if small { SMALL_AREA } else { SET_WORDS };
         let class = if self.words.len() + key.len() <= limit {
             let class = index(self.words.len());

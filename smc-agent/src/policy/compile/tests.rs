@@ -5,6 +5,7 @@ use crate::policy::addresses::Prefix;
 use crate::policy::model::Place;
 use crate::policy::naive;
 use proptest::prelude::*;
+use smc_agent_common::decide::SHADOW_REPORTS;
 use smc_agent_common::{Address, Flow};
 use std::net::IpAddr;
 use std::path::Path;
@@ -164,7 +165,7 @@ fn agree(policy: &Policy, seed: u64, count: usize) -> Result<(), TestCaseError> 
         prop_assert_eq!(decision, expected, "{:?}", flow);
         let shadow_told: Vec<u16> = told.iter().filter(|told| told.1).map(|told| told.0).collect();
         prop_assert_eq!(&shadow_told[..], &shadows[..shadow_told.len()], "{:?}", flow);
-        prop_assert!(shadow_told.len() == shadows.len() || shadow_told.len() >= 64);
+        prop_assert_eq!(shadow_told.len(), shadows.len().min(SHADOW_REPORTS));
         prop_assert_eq!(told.last(), Some(&(expected.rule, false)));
     }
     Ok(())
@@ -193,7 +194,9 @@ fn search_agrees(regions: &[tree::Region], root: Root, seed: u64) -> Result<(), 
     let mut fixed: Box<Fixed> = bytemuck::zeroed_box();
     let mut lines = vec![Line { words: [0; 8] }];
     let mut entries = Vec::new();
-    fixed.tries[PEER_V4] = tree::write(regions, root, &mut entries, &mut lines);
+    let (trie, depth) = tree::write(regions, root, &mut entries, &mut lines);
+    prop_assert!(depth <= MAX_DEPTH);
+    fixed.tries[PEER_V4] = trie;
     fixed.roots[..entries.len()].copy_from_slice(&entries);
     let table = PolicyTable::new(fixed, lines, 0);
     let keys = regions
