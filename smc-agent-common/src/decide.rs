@@ -94,11 +94,11 @@ fn if_zero(value: u64) -> u64 {
     (opaque(value | value.wrapping_neg()) >> 63).wrapping_sub(1)
 }
 
-/// The same value, of which the compiler knows nothing: it would turn masks into branches, for which BPF has no better
-/// instruction.
+/// The same value, of which the compiler of BPF knows nothing: it would turn masks into branches, for which BPF has no
+/// better instruction.
 #[inline(always)]
-fn opaque(value: u64) -> u64 {
-    core::hint::black_box(value)
+fn opaque<T>(value: T) -> T {
+    if cfg!(target_arch = "bpf") { core::hint::black_box(value) } else { value }
 }
 
 /// Which of the rules in one word match, for the place in the table that a flow has in each dimension.
@@ -214,12 +214,14 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, address: &Address) -> Op
         let offset = offset.wrapping_mul(trie.lanes_low);
         let (high, shift) = (trie.lanes_high, trie.lane_shift);
         // No lane of a count exceeds 6 and no sum 24, so that the product has the sum in its topmost 16 bits.
-        let mut count = lanes(offset, words[1], high, shift) + lanes(offset, words[2], high, shift);
+        let mut count =
+            lanes(offset, words[1], high, shift).wrapping_add(lanes(offset, words[2], high, shift));
         if node {
-            count += lanes(offset, words[3], high, shift)
-                + lanes(offset, words[4], high, shift)
-                + lanes(offset, words[5], high, shift)
-                + lanes(offset, words[6], high, shift);
+            count = count
+                .wrapping_add(lanes(offset, words[3], high, shift))
+                .wrapping_add(lanes(offset, words[4], high, shift))
+                .wrapping_add(lanes(offset, words[5], high, shift))
+                .wrapping_add(lanes(offset, words[6], high, shift));
         }
         let position = (count.wrapping_mul(0x0001_0001_0001_0001) >> 48) as u32 & 31;
         value = if node {
@@ -287,7 +289,7 @@ pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, 
             let before = matched & shadow & bit.wrapping_sub(1);
             shadows |= (!if_zero(before) & 1) << (next & 63);
             // Opaque, or the compiler would carry the counter of the loop, which the verifier knows, out of it instead.
-            next = core::hint::black_box(next.wrapping_add(1));
+            next = opaque(next.wrapping_add(1));
             if bit != 0 {
                 break;
             }

@@ -1,5 +1,11 @@
 //! Figures, not checks: `cargo test --release -p smc-agent --lib policy::measure -- --ignored --nocapture`.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "random numbers are cut as they are wanted, and figures are rounded"
+)]
+
 use super::addresses::{AddressSetBuilder, Prefix};
 use super::model::{Action, Addresses, Limits, Mode, Place, Policy, Rule};
 use super::{PolicyTable, compile};
@@ -114,10 +120,10 @@ fn figures() {
                 continue;
             }
         };
-        let compiled = start.elapsed() - sorted;
+        let compiled = start.elapsed().saturating_sub(sorted);
         let mut peers: Vec<std::net::IpAddr> = (0..1 << 20)
             .map(|_| {
-                let hit = match prefixes[random.below(count as u64) as usize] {
+                let hit = match prefixes[random.below(prefixes.len() as u64) as usize] {
                     Prefix::V4(bits, length) => {
                         let host = (random.next() as u32).checked_shr(length.into()).unwrap_or(0);
                         std::net::IpAddr::V4((bits | host).into())

@@ -1,5 +1,7 @@
 //! The compiled table against a naive first-match evaluator.
 
+#![expect(clippy::cast_possible_truncation, reason = "random numbers are cut as they are wanted")]
+
 use super::*;
 use crate::policy::addresses::Prefix;
 use crate::policy::model::Place;
@@ -258,5 +260,40 @@ proptest! {
             });
             prop_assert_eq!(from.verdict != to.verdict && !told, false, "{:?}", flow);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_malformed_table_is_read_within_its_bounds(policy in policy(8, 8), seed in 1u64.., lines in 1usize..64) {
+        let mut table = compile(&policy, 7, &Limits::default()).unwrap();
+        let mut state = seed;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        // All but what is checked first. A read out of bounds, or a mask that is missing, would panic here.
+        let header = table.fixed.header;
+        bytemuck::cast_slice_mut::<Fixed, u64>(std::slice::from_mut(&mut *table.fixed)).fill_with(&mut random);
+        table.fixed.header.magic = header.magic;
+        table.fixed.header.layout = header.layout;
+        table.lines.resize(lines, Line { words: [0; 8] });
+        table.lines.iter_mut().for_each(|line| line.words.fill_with(&mut random));
+        for root in &mut table.fixed.roots {
+            *root &= 0xe000_007f;
+        }
+        for trie in &mut table.fixed.tries {
+            trie.prefix_mask = 0;
+        }
+        for flow in flows(&policy, seed, 512) {
+            let _ = smc_agent_common::decide(&flow, &table, |_, _| {});
+        }
+        table.fixed.header.magic = 0;
+        let flow = flows(&policy, seed, 1)[0];
+        prop_assert_eq!(smc_agent_common::decide(&flow, &table, |_, _| {}), None);
     }
 }
