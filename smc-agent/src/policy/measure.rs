@@ -154,3 +154,28 @@ fn figures() {
         );
     }
 }
+
+#[test]
+#[ignore = "takes seconds and only prints"]
+fn text_to_table() {
+    let mut random = Random(0x5eed_5eed);
+    let folder = tempfile::tempdir().unwrap();
+    let list: Vec<String> = (0..1_000_000).map(|_| v4(&mut random).to_string()).collect();
+    std::fs::write(folder.path().join("list.txt"), list.join("\n")).unwrap();
+    drop(list);
+    let file = folder.path().join("p.yaml");
+    let text = "version: 1\ndefault: allow\nsets: {list: {file: list.txt}}\nrules: [{name: r, action: deny, peer: '@list'}]\n";
+    std::fs::write(&file, text).unwrap();
+    let start = Instant::now();
+    let loaded = super::load(&[file], &Limits::default()).unwrap();
+    let read = start.elapsed();
+    let table = compile(&loaded.policy, 1, &Limits::default()).unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let memory: Vec<_> =
+        status.lines().filter(|line| line.starts_with("VmHWM") || line.starts_with("VmRSS")).collect();
+    println!(
+        "1M CIDRs: load {read:?}, load and compile {:?}, table {} bytes; with the making of the list: {memory:?}",
+        start.elapsed(),
+        table.memory()
+    );
+}
