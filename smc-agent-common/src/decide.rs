@@ -6,7 +6,7 @@
 
 use crate::flow::{Address, Family, Flow};
 use crate::table::{
-    FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_NODE,
+    FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
     KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_DEPTH,
     NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PORT, ROOT_ENTRIES, RULE_DEFAULT,
     RULE_WORDS, SET_WORDS, Trie,
@@ -43,37 +43,73 @@ pub trait TableReader {
     fn line(&self, index: u32) -> Option<&Line>;
 }
 
-/// Shadow rules that are told of for one flow: more of them matching it is not a roll-out that anybody can read.
-pub const SHADOW_RULES: usize = 16;
+/// Shadow rules that are told of one flow, in order. More than that matching one flow is not a roll-out that anybody can
+/// read, and the verifier follows every one.
+pub const SHADOW_REPORTS: usize = 16;
 
 /// The class of an address or a port: which rules it satisfies.
-struct Set {
+#[derive(Clone, Copy)]
+struct Set<'a> {
     /// Words that are not 0.
     summary: u64,
-    /// Where the first of those words is in [`Fixed::sets`].
+    /// Where the first of those words is: within the line, or within [`Fixed::sets`].
     first: u32,
+    line: Option<&'a Line>,
 }
 
-impl Set {
-    /// Finds the set that a class stands for; `None` if `class` is no class.
-    #[inline(always)]
-    fn new(fixed: &Fixed, class: u32) -> Option<Self> {
-        if class >> KIND_SHIFT != KIND_SET {
-            return None;
-        }
-        let summary = fixed.sets[(class as usize) & (SET_WORDS - 1)];
-        Some(Self { summary, first: class.wrapping_add(1) })
-    }
-
+impl Set<'_> {
     /// The part of the set within word `word` (below 64) of a rule bitmap. Without a branch: what is there is read, and
-    /// used only if it is meant. Without memory of the words before: all that changes from turn to turn is `word`, or the
-    /// verifier would follow every combination of what it knows of three positions.
+    /// used only if it is meant. And without memory of the words before: all that changes from turn to turn of a loop is
+    /// `word`, or the verifier would follow every combination of what it knows of three positions.
     #[inline(always)]
     fn word(&self, fixed: &Fixed, word: u32) -> u64 {
         let before = self.summary & ((1 << (word & 63)) - 1);
         let at = self.first.wrapping_add(before.count_ones());
         let present = (self.summary >> (word & 63)) & 1;
-        fixed.sets[(at as usize) & (SET_WORDS - 1)] & 0u64.wrapping_sub(present)
+        let value = match self.line {
+            Some(line) => line.words[(at & 7) as usize],
+            None => fixed.sets[(at as usize) & (SET_WORDS - 1)],
+        };
+        value & opaque(present.wrapping_neg())
+    }
+}
+
+/// The same value, of which the compiler of BPF knows nothing: it would turn masks into branches, for which BPF has no
+/// better instruction.
+#[inline(always)]
+fn opaque<T>(value: T) -> T {
+    if cfg!(target_arch = "bpf") { core::hint::black_box(value) } else { value }
+}
+
+/// Finds the set that a class of local addresses or ports stands for: those have no sets in lines, as each dimension that
+/// had would double the verifier's paths.
+#[inline(always)]
+fn fixed_set(fixed: &Fixed, class: u32) -> Option<Set<'static>> {
+    if class >> KIND_SHIFT != KIND_SET {
+        return None;
+    }
+    Some(Set {
+        summary: fixed.sets[(class as usize) & (SET_WORDS - 1)],
+        first: class.wrapping_add(1),
+        line: None,
+    })
+}
+
+/// Finds the set that a class of peers stands for; `None` if `class` is no class or its line is missing.
+#[inline(always)]
+fn set<R: TableReader>(table: &R, class: u32) -> Option<Set<'_>> {
+    let index = class & INDEX_MASK;
+    match class >> KIND_SHIFT {
+        KIND_SET => fixed_set(table.fixed(), class),
+        KIND_LINE_SET => {
+            let line = table.line(index >> 3)?;
+            Some(Set {
+                summary: line.words[(index & 7) as usize],
+                first: index.wrapping_add(1),
+                line: Some(line),
+            })
+        }
+        _ => None,
     }
 }
 
@@ -93,7 +129,7 @@ fn reached(key: u64, bound: u64) -> usize {
 }
 
 /// Finds the class of an address, given as [`Address::high`] and [`Address::low`]: the rules that it satisfies in one
-/// dimension. A part of [`decide()`], public because a program for the kernel has it as a function of its own.
+/// dimension. The first part of [`decide()`].
 #[inline(always)]
 pub fn classify<R: TableReader>(table: &R, trie: &Trie, high: u64, low: u64) -> Option<u32> {
     let mut key = high;
@@ -138,12 +174,14 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, high: u64, low: u64) -> 
         let offset = offset.wrapping_mul(trie.lanes_low);
         let (high, shift) = (trie.lanes_high, trie.lane_shift);
         // No lane of a count exceeds 6 and no sum 24, so that the product has the sum in its topmost 16 bits.
-        let mut count = lanes(offset, words[1], high, shift) + lanes(offset, words[2], high, shift);
+        let mut count =
+            lanes(offset, words[1], high, shift).wrapping_add(lanes(offset, words[2], high, shift));
         if node {
-            count += lanes(offset, words[3], high, shift)
-                + lanes(offset, words[4], high, shift)
-                + lanes(offset, words[5], high, shift)
-                + lanes(offset, words[6], high, shift);
+            count = count
+                .wrapping_add(lanes(offset, words[3], high, shift))
+                .wrapping_add(lanes(offset, words[4], high, shift))
+                .wrapping_add(lanes(offset, words[5], high, shift))
+                .wrapping_add(lanes(offset, words[6], high, shift));
         }
         let position = (count.wrapping_mul(0x0001_0001_0001_0001) >> 48) as u32 & 31;
         value = if node {
@@ -154,6 +192,44 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, high: u64, low: u64) -> 
         };
     }
     None
+}
+
+/// Judges a flow by a table.
+///
+/// `sink` is told of each shadow rule that matched before the deciding rule, in order, and then, with `false`, of the
+/// rule that decided ([`RULE_DEFAULT`] if none did). Of shadow rules the first [`SHADOW_REPORTS`] are told.
+///
+/// Returns `None` if the table is not one or contradicts itself; the caller then does what the kernel does without a
+/// policy. Whatever the table holds, nothing outside of it is read.
+///
+/// A program for the kernel has each of the parts ([`classify`], [`first_match`], [`next_shadow`]) as a function that is
+/// verified by itself: in one piece the verifier would follow every way through one for every way through the others.
+#[inline(always)]
+pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, bool)) -> Option<Decision> {
+    let fixed = table.fixed();
+    let family = |address: &Address| usize::from(matches!(address.family(), Family::V6));
+    let (peer_family, local_family) = (family(&flow.peer), family(&flow.local));
+    let trie = |first: usize, family: usize| &fixed.tries[(first + family) & 3];
+    let classified = Classified {
+        peer_family,
+        local_family,
+        side: (flow.role as usize).wrapping_sub(1) & 1,
+        port: flow.port,
+        peer: classify(table, trie(PEER_V4, peer_family), flow.peer.high(), flow.peer.low())?,
+        local: classify(table, trie(LOCAL_V4, local_family), flow.local.high(), flow.local.low())?,
+    };
+    let decision = first_match(&classified, table)?;
+    if fixed.header.shadow_summary != 0 {
+        let mut from = 0;
+        for _ in 0..SHADOW_REPORTS {
+            let rule = next_shadow(&classified, table, from).filter(|rule| *rule < decision.rule);
+            let Some(rule) = rule else { break };
+            sink(rule, true);
+            from = rule + 1;
+        }
+    }
+    sink(decision.rule, false);
+    Some(decision)
 }
 
 /// What is known of a flow once its addresses are classified.
@@ -173,47 +249,14 @@ pub struct Classified {
     pub local: u32,
 }
 
-/// Judges a flow by a table.
-///
-/// `sink` is told of shadow rules that matched before the deciding rule, in order (of the first [`SHADOW_RULES`], if there
-/// are more), and then, with `false`, of the rule that decided ([`RULE_DEFAULT`] if none did).
-///
-/// Returns `None` if the table is not one or contradicts itself; the caller then does what the kernel does without a
-/// policy. Whatever the table holds, nothing outside of it is read.
-#[inline(always)]
-pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, bool)) -> Option<Decision> {
-    let fixed = table.fixed();
-    let family = |address: &Address| usize::from(matches!(address.family(), Family::V6));
-    let (peer_family, local_family) = (family(&flow.peer), family(&flow.local));
-    let classified = Classified {
-        peer_family,
-        local_family,
-        side: (flow.role as usize).wrapping_sub(1) & 1,
-        port: flow.port,
-        peer: classify(table, &fixed.tries[PEER_V4 + peer_family], flow.peer.high(), flow.peer.low())?,
-        local: classify(table, &fixed.tries[LOCAL_V4 + local_family], flow.local.high(), flow.local.low())?,
-    };
-    let decision = first_match(&classified, fixed)?;
-    if fixed.header.shadow_summary != 0 {
-        let mut from = 0;
-        for _ in 0..SHADOW_RULES {
-            let Some(rule) = next_shadow(&classified, fixed, from).filter(|rule| *rule < decision.rule) else { break };
-            sink(rule, true);
-            from = rule + 1;
-        }
-    }
-    sink(decision.rule, false);
-    Some(decision)
-}
-
 /// Where the rules that a flow satisfies are to be looked for.
 struct Candidates<'a> {
     fixed: &'a Fixed,
-    peer: Set,
-    local: Set,
-    port: Set,
-    peer_any: usize,
-    local_any: usize,
+    peer: Set<'a>,
+    local: Set<'a>,
+    port: Set<'a>,
+    peer_dim: usize,
+    local_dim: usize,
     side: usize,
     /// Words of a rule bitmap that can have any.
     words: u64,
@@ -221,40 +264,41 @@ struct Candidates<'a> {
 
 impl<'a> Candidates<'a> {
     #[inline(always)]
-    fn new(flow: &Classified, fixed: &'a Fixed) -> Option<Self> {
+    fn new<R: TableReader>(flow: &Classified, table: &'a R) -> Option<Self> {
+        let fixed = table.fixed();
         let header = &fixed.header;
         if header.magic != MAGIC || header.layout != LAYOUT {
             return None;
         }
-        let peer_any = PEER_V4 + (flow.peer_family & 1);
-        let local_any = LOCAL_V4 + (flow.local_family & 1);
+        let peer_dim = PEER_V4 + (flow.peer_family & 1);
+        let local_dim = LOCAL_V4 + (flow.local_family & 1);
         let side = flow.side & 1;
-        let peer = Set::new(fixed, flow.peer)?;
-        let local = Set::new(fixed, flow.local)?;
-        let port = Set::new(fixed, fixed.ports[flow.port as usize])?;
-        let words = (header.any_summary[peer_any] | peer.summary)
-            & (header.any_summary[local_any] | local.summary)
+        let peer = set(table, flow.peer)?;
+        let local = fixed_set(fixed, flow.local)?;
+        let port = fixed_set(fixed, fixed.ports[flow.port as usize])?;
+        let words = (header.any_summary[peer_dim] | peer.summary)
+            & (header.any_summary[local_dim] | local.summary)
             & (header.any_summary[PORT] | port.summary)
             & header.role_summary[side];
-        Some(Self { fixed, peer, local, port, peer_any, local_any, side, words })
+        Some(Self { fixed, peer, local, port, peer_dim, local_dim, side, words })
     }
 
     /// The rules of a word that the flow satisfies.
     #[inline(always)]
     fn rules(&self, word: u32) -> u64 {
-        let (fixed, index) = (self.fixed, (word & 63) as usize);
-        (fixed.any[self.peer_any][index] | self.peer.word(fixed, word))
-            & (fixed.any[self.local_any][index] | self.local.word(fixed, word))
-            & (fixed.any[PORT][index] | self.port.word(fixed, word))
-            & fixed.roles[self.side][index]
+        let (fixed, place) = (self.fixed, (word & 63) as usize);
+        (fixed.any[self.peer_dim][place] | self.peer.word(fixed, word))
+            & (fixed.any[self.local_dim][place] | self.local.word(fixed, word))
+            & (fixed.any[PORT][place] | self.port.word(fixed, word))
+            & fixed.roles[self.side][place]
     }
 }
 
-/// Finds the first rule that a classified flow satisfies and that is not in shadow mode: the second part of
-/// [`decide()`].
+/// Finds the first rule that a classified flow satisfies and that is not in shadow mode.
 #[inline(always)]
-pub fn first_match(flow: &Classified, fixed: &Fixed) -> Option<Decision> {
-    let candidates = Candidates::new(flow, fixed)?;
+pub fn first_match<R: TableReader>(flow: &Classified, table: &R) -> Option<Decision> {
+    let candidates = Candidates::new(flow, table)?;
+    let fixed = candidates.fixed;
     let mut words = candidates.words;
     for _ in 0..RULE_WORDS {
         if words == 0 {
@@ -262,54 +306,57 @@ pub fn first_match(flow: &Classified, fixed: &Fixed) -> Option<Decision> {
         }
         let word = words.trailing_zeros() & 63;
         words &= words.wrapping_sub(1);
-        let index = word as usize;
-        let matched = candidates.rules(word) & !fixed.shadow[index];
+        let place = word as usize;
+        let matched = candidates.rules(word) & !fixed.shadow[place];
         if matched != 0 {
             let bit = matched & matched.wrapping_neg();
-            #[expect(clippy::cast_possible_truncation, reason = "at most 64 * 64")]
-            let rule = (word * 64 + matched.trailing_zeros()) as u16;
             return Some(Decision {
-                verdict: if fixed.deny[index] & bit != 0 { Verdict::Deny } else { Verdict::Allow },
-                rule,
-                log: fixed.log[index] & bit != 0,
+                verdict: verdict(fixed.deny[place] & bit != 0),
+                rule: rule_number(word, bit),
+                log: fixed.log[place] & bit != 0,
             });
         }
     }
-    Some(Decision {
-        verdict: if fixed.header.flags & FLAG_DEFAULT_DENY != 0 { Verdict::Deny } else { Verdict::Allow },
-        rule: RULE_DEFAULT,
-        log: false,
-    })
+    let deny = fixed.header.flags & FLAG_DEFAULT_DENY != 0;
+    Some(Decision { verdict: verdict(deny), rule: RULE_DEFAULT, log: false })
 }
 
-/// Finds the first rule from number `from` (below 4096) on that is in shadow mode and that a classified flow satisfies: the
-/// last part of [`decide()`], only needed where the header's summary says that there are such rules.
+/// Finds the first rule from number `from` on that is in shadow mode and that a classified flow satisfies. Only needed where
+/// [`Header::shadow_summary`](crate::table::Header::shadow_summary) says that there are such rules.
 #[inline(always)]
-pub fn next_shadow(flow: &Classified, fixed: &Fixed, from: u16) -> Option<u16> {
-    let candidates = Candidates::new(flow, fixed)?;
-    let number = |word: u32, matched: u64| {
-        #[expect(clippy::cast_possible_truncation, reason = "at most 64 * 64")]
-        let rule = (word * 64 + matched.trailing_zeros()) as u16;
-        rule
-    };
+pub fn next_shadow<R: TableReader>(flow: &Classified, table: &R, from: u16) -> Option<u16> {
+    let candidates = Candidates::new(flow, table)?;
+    let shadow = &candidates.fixed.shadow;
     let first = u32::from(from / 64) & 63;
-    let matched = candidates.rules(first) & fixed.shadow[first as usize] & (u64::MAX << (from % 64));
+    let matched = candidates.rules(first) & shadow[first as usize] & (u64::MAX << (from % 64));
     if matched != 0 {
-        return Some(number(first, matched));
+        return Some(rule_number(first, matched));
     }
-    let mut words = candidates.words & fixed.header.shadow_summary & (u64::MAX << first << 1);
+    let mut words = candidates.words & candidates.fixed.header.shadow_summary & (u64::MAX << first << 1);
     for _ in 0..RULE_WORDS {
         if words == 0 {
             break;
         }
         let word = words.trailing_zeros() & 63;
         words &= words.wrapping_sub(1);
-        let matched = candidates.rules(word) & fixed.shadow[word as usize];
+        let matched = candidates.rules(word) & shadow[word as usize];
         if matched != 0 {
-            return Some(number(word, matched));
+            return Some(rule_number(word, matched));
         }
     }
     None
+}
+
+#[inline(always)]
+fn verdict(deny: bool) -> Verdict {
+    if deny { Verdict::Deny } else { Verdict::Allow }
+}
+
+/// The number of the rule with the lowest of these bits in this word of a bitmap.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "at most 63 * 64 + 64")]
+fn rule_number(word: u32, bits: u64) -> u16 {
+    (word * 64 + bits.trailing_zeros()) as u16
 }
 
 #[cfg(test)]

@@ -13,9 +13,7 @@ pub mod event;
 pub mod flow;
 pub mod table;
 
-pub use decide::{
-    Classified, Decision, TableReader, Verdict, classify, decide, first_match, next_shadow,
-};
+pub use decide::{Classified, Decision, TableReader, Verdict, classify, decide, first_match, next_shadow};
 pub use event::{
     Counter, EVENT_DENIED, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey,
 };

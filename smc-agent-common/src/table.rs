@@ -2,7 +2,7 @@
 //!
 //! # The parts
 //! [`Fixed`] is the value that one map lookup returns: the header, the class of each port, the roots of the four
-//! address searches, and the rule sets. [`Line`]s hold the rest of the searches.
+//! address searches, and the rule sets. [`Line`]s hold the rest of the searches, and rule sets that no longer fit.
 //!
 //! # A search
 //! An address is a 64-bit key (two for IPv6). The root takes the leading bits and gives a *value*; a value is either a
@@ -42,6 +42,8 @@ pub const KIND_SHIFT: u32 = 29;
 pub const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
 /// Class: a rule set in [`Fixed::sets`], the index is that of its summary word.
 pub const KIND_SET: u32 = 0;
+/// Class, of peers only: a rule set within a line; the index is the line times 8 plus the word that holds the summary.
+pub const KIND_LINE_SET: u32 = 1;
 /// Search: a leaf.
 pub const KIND_LEAF: u32 = 2;
 /// Search: a node. A child of a node is a leaf or a node: one of these two kinds, which differ in the lowest bit.
@@ -51,8 +53,9 @@ pub const KIND_LEAF_LOW: u32 = 4;
 /// As [`KIND_NODE`], and from here on the key is the trailing half of the address.
 pub const KIND_NODE_LOW: u32 = 5;
 
-/// Lines that one search reads at most.
-pub const MAX_DEPTH: usize = 20;
+/// Lines that one search reads at most. The verifier follows each, and a search of the most prefixes that are possible needs
+/// about 9; the compiler refuses what needs more than this.
+pub const MAX_DEPTH: usize = 12;
 
 /// 32-bit word of a node or a narrow leaf that holds, in the lower 6 bits, the shift of its keys.
 pub const LINE_SHIFT_WORD: usize = 15;
@@ -175,7 +178,7 @@ pub struct Fixed {
     pub sets: [u64; SET_WORDS],
 }
 
-/// One cache line of the table: a node of a search.
+/// One cache line of the table: a node of a search, or rule sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C, align(64))]

@@ -5,8 +5,8 @@
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
     Address, Classified, Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Family, RULE_DEFAULT,
-    Refusal, RefusalKey, Role, TableReader as _, Verdict, classify, first_match,
-    decide::SHADOW_RULES, next_shadow,
+    Refusal, RefusalKey, Role, TableReader as _, Verdict, classify,
+    decide::SHADOW_REPORTS, first_match, next_shadow,
     table::{LOCAL_V4, PEER_V4},
 };
 
@@ -153,15 +153,14 @@ fn decide_in_slot(ends: &Endpoints, role: Role, slot: u32, netns: u32, record: b
     let (peer_family, local_family) = (family(&flow.peer), family(&flow.local));
     let peer = smc_classify(slot, PEER_V4 as u32 + peer_family, flow.peer.high(), flow.peer.low());
     let local = smc_classify(slot, LOCAL_V4 as u32 + local_family, flow.local.high(), flow.local.low());
-    let side = u32::from(matches!(role, Role::Server));
-    let what = u32::from(flow.port) | peer_family << 16 | local_family << 17 | side << 18;
-    let packed = smc_first_match(slot, what, peer, local);
-    let decision = Packed::unpack(packed)?;
+    let server = u32::from(matches!(role, Role::Server));
+    let what = u32::from(flow.port) | peer_family << 16 | local_family << 17 | server << 18;
+    let decision = Packed::unpack(smc_first_match(slot, what, peer, local))?;
     if record {
         let table = KernelTable::in_slot(slot)?;
         if table.has_shadow_rules() {
             let mut from = 0;
-            for _ in 0..SHADOW_RULES {
+            for _ in 0..SHADOW_REPORTS {
                 let rule = smc_next_shadow(slot, what, peer, local, from);
                 if rule >= u32::from(decision.rule) {
                     break;
@@ -181,19 +180,6 @@ fn decide_in_slot(ends: &Endpoints, role: Role, slot: u32, netns: u32, record: b
 /// No class: [`smc_first_match`] makes no decision of it.
 const NO_CLASS: u32 = u32::MAX;
 
-/// What [`decide_in_slot`] packs into `what`, and the classes.
-#[inline(always)]
-fn classified(what: u32, peer: u32, local: u32) -> Classified {
-    Classified {
-        peer_family: (what >> 16 & 1) as usize,
-        local_family: (what >> 17 & 1) as usize,
-        side: (what >> 18 & 1) as usize,
-        port: what as u16,
-        peer,
-        local,
-    }
-}
-
 /// The class of an address in the table in `slot`.
 ///
 /// Global functions are verified once each, by themselves, for all values of their arguments: in one piece with the
@@ -210,16 +196,30 @@ pub extern "C" fn smc_classify(slot: u32, dimension: u32, high: u64, low: u64) -
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn smc_first_match(slot: u32, what: u32, peer: u32, local: u32) -> u32 {
-    let Some(fixed) = KernelTable::fixed_in_slot(slot) else { return 0 };
-    first_match(&classified(what, peer, local), fixed).as_ref().map_or(0, Packed::pack)
+    let Some(table) = KernelTable::in_slot(slot) else { return 0 };
+    first_match(&classified(what, peer, local), &table).as_ref().map_or(0, Packed::pack)
 }
 
 /// The first shadow rule from number `from` on that a classified flow satisfies; `RULE_DEFAULT` if there is none.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn smc_next_shadow(slot: u32, what: u32, peer: u32, local: u32, from: u32) -> u32 {
-    let Some(fixed) = KernelTable::fixed_in_slot(slot) else { return u32::from(RULE_DEFAULT) };
-    u32::from(next_shadow(&classified(what, peer, local), fixed, from as u16).unwrap_or(RULE_DEFAULT))
+    let Some(table) = KernelTable::in_slot(slot) else { return u32::from(RULE_DEFAULT) };
+    let found = next_shadow(&classified(what, peer, local), &table, from as u16);
+    u32::from(found.unwrap_or(RULE_DEFAULT))
+}
+
+/// What [`decide_in_slot`] packs into `what`, and the classes.
+#[inline(always)]
+fn classified(what: u32, peer: u32, local: u32) -> Classified {
+    Classified {
+        peer_family: (what >> 16 & 1) as usize,
+        local_family: (what >> 17 & 1) as usize,
+        side: (what >> 18 & 1) as usize,
+        port: what as u16,
+        peer,
+        local,
+    }
 }
 
 /// Reports that a rule matched; `what` is the rule and, in its lowest byte, the event's flags.

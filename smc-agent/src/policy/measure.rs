@@ -1,5 +1,11 @@
 //! Figures, not checks: `cargo test --release -p smc-agent --lib policy::measure -- --ignored --nocapture`.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "random numbers are cut as they are wanted, and figures are rounded"
+)]
+
 use super::addresses::{AddressSetBuilder, Prefix};
 use super::model::{Action, Addresses, Limits, Mode, Place, Policy, Rule};
 use super::{PolicyTable, compile};
@@ -114,10 +120,10 @@ fn figures() {
                 continue;
             }
         };
-        let compiled = start.elapsed() - sorted;
+        let compiled = start.elapsed().saturating_sub(sorted);
         let mut peers: Vec<std::net::IpAddr> = (0..1 << 20)
             .map(|_| {
-                let hit = match prefixes[random.below(count as u64) as usize] {
+                let hit = match prefixes[random.below(prefixes.len() as u64) as usize] {
                     Prefix::V4(bits, length) => {
                         let host = (random.next() as u32).checked_shr(length.into()).unwrap_or(0);
                         std::net::IpAddr::V4((bits | host).into())
@@ -147,4 +153,29 @@ fn figures() {
             table.rule_sets()
         );
     }
+}
+
+#[test]
+#[ignore = "takes seconds and only prints"]
+fn text_to_table() {
+    let mut random = Random(0x5eed_5eed);
+    let folder = tempfile::tempdir().unwrap();
+    let list: Vec<String> = (0..1_000_000).map(|_| v4(&mut random).to_string()).collect();
+    std::fs::write(folder.path().join("list.txt"), list.join("\n")).unwrap();
+    drop(list);
+    let file = folder.path().join("p.yaml");
+    let text = "version: 1\ndefault: allow\nsets: {list: {file: list.txt}}\nrules: [{name: r, action: deny, peer: '@list'}]\n";
+    std::fs::write(&file, text).unwrap();
+    let start = Instant::now();
+    let loaded = super::load(&[file], &Limits::default()).unwrap();
+    let read = start.elapsed();
+    let table = compile(&loaded.policy, 1, &Limits::default()).unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let memory: Vec<_> =
+        status.lines().filter(|line| line.starts_with("VmHWM") || line.starts_with("VmRSS")).collect();
+    println!(
+        "1M CIDRs: load {read:?}, load and compile {:?}, table {} bytes; with the making of the list: {memory:?}",
+        start.elapsed(),
+        table.memory()
+    );
 }

@@ -95,7 +95,7 @@ messages! {
         "version: 1\ndefault: allow\nsets: {s: [10.0.0.0/8, 11.0.0.0/8]}\nrules:\n  - {name: wide, action: deny, peer: '@s', port: 1-100}\n  - {name: narrow, action: allow, peer: 10.1.0.0/16, port: 80, role: client}\n  - {name: open, action: deny, peer: 10.1.0.0/16}\n  - {name: shadow, action: deny, mode: shadow}\n  - {name: all, action: allow}\n  - {name: late, action: deny, local: '::1'}\n"
     );
     many_errors: {
-        let list: String = (0..60).map(|n| format!("10.0.0.{n}/99\n")).collect();
+        let list = (0..60).map(|n| format!("10.0.0.{n}/99")).collect::<Vec<_>>().join("\n");
         said(&[("p.yaml", "version: 1\ndefault: allow\nsets: {a: {file: a.txt}}\n"), ("a.txt", &list)])
             .lines().rev().take(4).collect::<Vec<_>>().join("\n")
     };

@@ -14,8 +14,8 @@ pub(super) use classes::{Classes, Dimension};
 use regions::{Source, Space, regions};
 use sets::SetPool;
 use smc_agent_common::table::{
-    FLAG_DEFAULT_DENY, LAYOUT, LOCAL_V4, LOCAL_V6, MAGIC, MAX_RULES, PEER_V4, PEER_V6, PORT, PORTS,
-    ROOT_ENTRIES, RULE_WORDS, RuleBits,
+    FLAG_DEFAULT_DENY, LAYOUT, LOCAL_V4, LOCAL_V6, MAGIC, MAX_DEPTH, MAX_RULES, PEER_V4, PEER_V6, PORT,
+    PORTS, ROOT_ENTRIES, RULE_WORDS, RuleBits,
 };
 use smc_agent_common::{Fixed, Line, Role};
 use std::collections::HashMap;
@@ -44,13 +44,19 @@ pub enum CompileError {
     },
     /// The combinations of rules that addresses and ports satisfy are too many and too large.
     #[error(
-        "addresses and ports of this policy satisfy more than {sets} different combinations of rules, for which {} KiB \
-         do not suffice; let fewer rules overlap",
+        "addresses and ports of this policy satisfy more than {sets} different combinations of rules, of which those of \
+         many rules must fit {} KiB; let fewer rules overlap",
         smc_agent_common::table::SET_WORDS * 8 / 1024
     )]
     RuleSets {
         /// Combinations that did fit.
         sets: usize,
+    },
+    /// Prefixes nest and cluster so that a search would take too many steps.
+    #[error("a search of this policy's addresses would read {depth} lines, at most {MAX_DEPTH} are possible")]
+    Depth {
+        /// Lines that one search would read.
+        depth: usize,
     },
     /// More memory than allowed.
     #[error("the table takes {memory} bytes, --max-table-memory allows {limit}")]
@@ -82,17 +88,17 @@ pub fn compile(policy: &Policy, generation: u64, limits: &Limits) -> Result<Poli
     let mut lines = vec![Line { words: [0; 8] }];
 
     rule_bits(policy, &mut fixed);
-    ports(rules, &mut fixed, &mut pool)?;
+    ports(rules, &mut fixed, &mut pool, &mut lines)?;
     let peer = sources(rules, |rule| rule.peer.as_ref());
     let local = sources(rules, |rule| rule.local.as_ref());
-    let searches = [
-        family::<u32>(&peer, &mut pool, &mut lines)?,
-        family::<u128>(&peer, &mut pool, &mut lines)?,
-        family::<u32>(&local, &mut pool, &mut lines)?,
-        family::<u128>(&local, &mut pool, &mut lines)?,
-    ];
+    let local_v4 = family::<u32>(&local, &mut pool, &mut lines)?;
+    let local_v6 = family::<u128>(&local, &mut pool, &mut lines)?;
+    pool.allow_lines();
+    let peer_v4 = family::<u32>(&peer, &mut pool, &mut lines)?;
+    let peer_v6 = family::<u128>(&peer, &mut pool, &mut lines)?;
+    let searches = [peer_v4, peer_v6, local_v4, local_v6];
     let mut roots: Vec<Root> = Vec::with_capacity(4);
-    for (number, regions) in searches.iter().enumerate() {
+    for (number, (regions, _)) in searches.iter().enumerate() {
         roots.push(Root::choose(regions, matches!(number, PEER_V4 | LOCAL_V4)));
     }
     while roots.iter().map(|root| 1usize << root.bits).sum::<usize>() > ROOT_ENTRIES {
@@ -102,8 +108,13 @@ pub fn compile(policy: &Policy, generation: u64, limits: &Limits) -> Result<Poli
         }
     }
     let mut entries = Vec::new();
-    for ((trie, regions), root) in fixed.tries.iter_mut().zip(searches).zip(roots) {
-        *trie = tree::write(&regions, root, &mut entries, &mut lines);
+    for ((trie, (regions, low_depth)), root) in fixed.tries.iter_mut().zip(searches).zip(roots) {
+        let depth;
+        (*trie, depth) = tree::write(&regions, root, &mut entries, &mut lines);
+        let depth = depth + low_depth;
+        if depth > MAX_DEPTH {
+            return Err(CompileError::Depth { depth });
+        }
     }
     fixed.roots[..entries.len()].copy_from_slice(&entries);
     fixed.sets[..pool.words().len()].copy_from_slice(pool.words());
@@ -135,9 +146,9 @@ fn header(policy: &Policy, generation: u64, lines: usize, fixed: &mut Fixed) {
         Action::Allow => 0,
         Action::Deny => FLAG_DEFAULT_DENY,
     };
+    header.shadow_summary = shadow_summary;
     header.any_summary = any_summary;
     header.role_summary = role_summary;
-    header.shadow_summary = shadow_summary;
 }
 
 fn rule_bits(policy: &Policy, fixed: &mut Fixed) {
@@ -157,7 +168,12 @@ fn rule_bits(policy: &Policy, fixed: &mut Fixed) {
     }
 }
 
-fn ports(rules: &[Rule], fixed: &mut Fixed, pool: &mut SetPool) -> Result<(), CompileError> {
+fn ports(
+    rules: &[Rule],
+    fixed: &mut Fixed,
+    pool: &mut SetPool,
+    lines: &mut Vec<Line>,
+) -> Result<(), CompileError> {
     let mut events: Vec<(usize, usize)> = Vec::new();
     for (number, rule) in rules.iter().enumerate() {
         for range in rule.ports.iter().flatten() {
@@ -170,7 +186,7 @@ fn ports(rules: &[Rule], fixed: &mut Fixed, pool: &mut SetPool) -> Result<(), Co
     let mut at = 0;
     for run in events.chunk_by(|a, b| a.0 == b.0) {
         let port = run[0].0;
-        let class = pool.intern(&bits)?;
+        let class = pool.intern(&bits, lines)?;
         fixed.ports[at..port].fill(class);
         // The ranges of one rule do not touch, so that each event turns its bit.
         for event in run {
@@ -180,7 +196,7 @@ fn ports(rules: &[Rule], fixed: &mut Fixed, pool: &mut SetPool) -> Result<(), Co
     }
     // Nothing but 0 is left behind port 65535, and nothing more is to be written.
     if at < PORTS {
-        let class = pool.intern(&bits)?;
+        let class = pool.intern(&bits, lines)?;
         fixed.ports[at..].fill(class);
     }
     Ok(())
@@ -202,30 +218,30 @@ fn sources(rules: &[Rule], dimension: impl Fn(&Rule) -> Option<&Addresses>) -> V
     sources
 }
 
-/// The regions of one family in one dimension as the search wants them.
+/// The regions of one family in one dimension as the search wants them, and the lines that searches within them read.
 fn family<T: Space + Keys>(
     sources: &[Source<'_>],
     pool: &mut SetPool,
     lines: &mut Vec<Line>,
-) -> Result<Vec<Region>, CompileError> {
-    Ok(T::keys(&regions::<T>(sources, pool)?, lines))
+) -> Result<(Vec<Region>, usize), CompileError> {
+    Ok(T::keys(&regions::<T>(sources, pool, lines)?, lines))
 }
 
 /// How addresses become 64-bit keys.
 trait Keys: Sized {
-    fn keys(regions: &[(Self, u32)], lines: &mut Vec<Line>) -> Vec<Region>;
+    fn keys(regions: &[(Self, u32)], lines: &mut Vec<Line>) -> (Vec<Region>, usize);
 }
 
 impl Keys for u32 {
-    fn keys(regions: &[(Self, u32)], _: &mut Vec<Line>) -> Vec<Region> {
-        regions.iter().map(|&(first, class)| (u64::from(first) << 32, class)).collect()
+    fn keys(regions: &[(Self, u32)], _: &mut Vec<Line>) -> (Vec<Region>, usize) {
+        (regions.iter().map(|&(first, class)| (u64::from(first) << 32, class)).collect(), 0)
     }
 }
 
 impl Keys for u128 {
     /// Regions that begin within a /64 get a search of their own over the trailing half.
     #[expect(clippy::cast_possible_truncation, reason = "the halves of an address")]
-    fn keys(regions: &[(Self, u32)], lines: &mut Vec<Line>) -> Vec<Region> {
+    fn keys(regions: &[(Self, u32)], lines: &mut Vec<Line>) -> (Vec<Region>, usize) {
         let half = |address: u128| ((address >> 64) as u64, address as u64);
         let mut keys: Vec<Region> = Vec::with_capacity(regions.len());
         let mut push = |key: u64, value: u32| {
@@ -233,7 +249,7 @@ impl Keys for u128 {
                 keys.push((key, value));
             }
         };
-        let mut current = 0;
+        let (mut current, mut deepest) = (0, 0);
         let mut low: Vec<Region> = Vec::new();
         for run in regions.chunk_by(|a, b| a.0 >> 64 == b.0 >> 64) {
             let (high, first_low) = half(run[0].0);
@@ -242,7 +258,9 @@ impl Keys for u128 {
                 low.push((0, current));
             }
             low.extend(run.iter().map(|&(address, class)| (half(address).1, class)));
-            push(high, tree::write_low(&low, lines));
+            let (value, depth) = tree::write_low(&low, lines);
+            deepest = deepest.max(depth);
+            push(high, value);
             current = run[run.len() - 1].1;
             if low.len() > 1
                 && let Some(next) = high.checked_add(1)
@@ -250,6 +268,6 @@ impl Keys for u128 {
                 push(next, current);
             }
         }
-        keys
+        (keys, deepest)
     }
 }

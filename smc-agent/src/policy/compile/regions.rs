@@ -3,6 +3,7 @@
 use super::CompileError;
 use super::sets::SetPool;
 use crate::policy::addresses::AddressSet;
+use smc_agent_common::Line;
 use smc_agent_common::table::{RULE_WORDS, RuleBits};
 use std::collections::HashMap;
 
@@ -84,6 +85,7 @@ fn scramble(value: u32) -> u128 {
 pub(super) fn regions<T: Space>(
     sources: &[Source<'_>],
     pool: &mut SetPool,
+    lines: &mut Vec<Line>,
 ) -> Result<Vec<(T, u32)>, CompileError> {
     let total: usize = sources.iter().map(|source| T::ranges(source.set).len()).sum();
     let mut events: Vec<(T, u32)> = Vec::with_capacity(total * 2);
@@ -113,7 +115,7 @@ pub(super) fn regions<T: Space>(
             let class = if let Some(&class) = classes.get(&active.fingerprint) {
                 class
             } else {
-                let class = pool.intern(&rules(sources, &active.list))?;
+                let class = pool.intern(&rules(sources, &active.list), lines)?;
                 classes.insert(active.fingerprint, class);
                 class
             };

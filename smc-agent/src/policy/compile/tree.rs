@@ -115,15 +115,20 @@ fn is_class(value: u32) -> bool {
     value >> KIND_SHIFT < KIND_LEAF
 }
 
-/// Writes the search for `regions` (the first begins at key 0).
-pub(super) fn write(regions: &[Region], root: Root, roots: &mut Vec<u32>, lines: &mut Vec<Line>) -> Trie {
+/// Writes the search for `regions` (the first begins at key 0). The number is that of the lines which it reads at most.
+pub(super) fn write(
+    regions: &[Region],
+    root: Root,
+    roots: &mut Vec<u32>,
+    lines: &mut Vec<Line>,
+) -> (Trie, usize) {
     let shape = root.shape();
     let shift = root.shift();
     let prefix_mask = u64::MAX.checked_shl(64 - root.skip).unwrap_or(0);
     let prefix = regions.last().map_or(0, |region| region.0) & prefix_mask;
     let outside = regions.first().map_or(0, |region| region.1);
     let first_entry = index(roots.len());
-    let mut writer = Writer { shape, lines };
+    let mut writer = Writer { shape, lines, depth: 1 };
     let mut open = Open::default();
     let mut current = outside;
     // Regions whose key lies before the prefix do not exist, except the first.
@@ -151,7 +156,8 @@ pub(super) fn write(regions: &[Region], root: Root, roots: &mut Vec<u32>, lines:
         roots.push(value);
     }
     writer.close(&mut open);
-    Trie {
+    let depth = writer.depth;
+    let trie = Trie {
         prefix,
         prefix_mask,
         lanes_high: shape.lanes_low() << (shape.lane_bits - 1),
@@ -163,19 +169,22 @@ pub(super) fn write(regions: &[Region], root: Root, roots: &mut Vec<u32>, lines:
         outside,
         lane_shift: shape.lane_bits - 1,
         narrow: u32::from(shape.narrow),
-    }
+    };
+    (trie, depth)
 }
 
-/// Writes a search within the trailing half of addresses; `regions` begin at key 0. The result is the value that stands for it.
-pub(super) fn write_low(regions: &[Region], lines: &mut Vec<Line>) -> u32 {
-    let mut writer = Writer { shape: Shape::FULL, lines };
-    match regions {
+/// Writes a search within the trailing half of addresses; `regions` begin at key 0. The result is the value that stands
+/// for it, and how many lines it reads at most.
+pub(super) fn write_low(regions: &[Region], lines: &mut Vec<Line>) -> (u32, usize) {
+    let mut writer = Writer { shape: Shape::FULL, lines, depth: 0 };
+    let value = match regions {
         [] => 0,
         [(_, value)] => *value,
         [(_, initial), inner @ ..] => {
             writer.tree(*initial, inner) + ((KIND_LEAF_LOW - KIND_LEAF) << KIND_SHIFT)
         }
-    }
+    };
+    (value, writer.depth)
 }
 
 trait Near {
@@ -204,6 +213,8 @@ struct Open {
 struct Writer<'a> {
     shape: Shape,
     lines: &'a mut Vec<Line>,
+    /// The most lines from a root entry down.
+    depth: usize,
 }
 
 impl Writer<'_> {
@@ -248,12 +259,13 @@ impl Writer<'_> {
     /// Writes a tree and gives the value that stands for it.
     fn tree(&mut self, initial: u32, regions: &[Region]) -> u32 {
         let line = self.allocate(1);
-        let node = self.fill(line, initial, regions);
+        let node = self.fill(line, initial, regions, 1);
         ((KIND_LEAF + node) << KIND_SHIFT) | index(line)
     }
 
     /// Writes the top of a tree to a line; 1 if it is a node, 0 if a leaf.
-    fn fill(&mut self, line: usize, initial: u32, regions: &[Region]) -> u32 {
+    fn fill(&mut self, line: usize, initial: u32, regions: &[Region], depth: usize) -> u32 {
+        self.depth = self.depth.max(depth);
         if self.shape.leaf_shift(regions).is_some() {
             self.leaf(line, initial, regions);
             return 0;
@@ -262,7 +274,7 @@ impl Writer<'_> {
         let first = self.allocate(parts.children.len());
         let mut nodes = 0;
         for (child, (initial, range)) in parts.children.iter().enumerate() {
-            nodes |= self.fill(first + child, *initial, &regions[range.clone()]) << child;
+            nodes |= self.fill(first + child, *initial, &regions[range.clone()], depth + 1) << child;
         }
         let mut words = [0; 8];
         words[0] = parts.base;
