@@ -75,9 +75,20 @@ fn judged_before(answered: u64, activated: u64) -> bool {
 }
 
 /// Which rule refused SMC to this client, if one did: the flow is judged again, since nothing of the first
-/// judgement is kept where a flood of SYNs could push it out.
+/// judgement is kept where a flood of SYNs could push it out. 1 if `refusal` was written, else 0.
+#[inline(never)]
+pub fn refusal_of_client(ends: &Endpoints, netns: u32, refusal: &mut Refusal) -> u32 {
+    match judge_again(ends, netns) {
+        Some(found) => {
+            *refusal = found;
+            1
+        }
+        None => 0,
+    }
+}
+
 #[inline(always)]
-pub fn refusal_of_client(ends: &Endpoints, netns: u32) -> Option<Refusal> {
+fn judge_again(ends: &Endpoints, netns: u32) -> Option<Refusal> {
     if ENFORCING.load() == 0 {
         return None;
     }
@@ -93,14 +104,15 @@ pub fn refusal_of_client(ends: &Endpoints, netns: u32) -> Option<Refusal> {
 }
 
 /// Which rule refused SMC to this connection of a server, if one did. A flow alone does not tell: a client without
-/// SMC matches the rule too, so only a refusal that was recorded counts, once.
-#[inline(always)]
-pub fn refusal_of_server(ends: &Endpoints, netns: u32) -> Option<Refusal> {
+/// SMC matches the rule too, so only a refusal that was recorded counts, once. 1 if `refusal` was written, else 0.
+#[inline(never)]
+pub fn refusal_of_server(ends: &Endpoints, netns: u32, refusal: &mut Refusal) -> u32 {
     let key = key(ends, netns);
     // SAFETY: the value is copied at once; a concurrent overwrite would be of the same connection.
-    let refusal = *unsafe { REFUSALS.get(&key) }?;
+    let Some(found) = (unsafe { REFUSALS.get(&key) }) else { return 0 };
+    *refusal = *found;
     let _ = REFUSALS.remove(&key);
-    Some(refusal)
+    1
 }
 
 #[inline(always)]

@@ -7,7 +7,7 @@ use aya_ebpf::{
     macros::raw_tracepoint,
     programs::RawTracePointContext,
 };
-use smc_agent_common::{EVENT_DENIED, Event, EventKind, RULE_DEFAULT, Role};
+use smc_agent_common::{EVENT_DENIED, Event, EventKind, RULE_DEFAULT, Refusal, Role};
 
 use crate::{
     judge::{emit, refusal_of_client, refusal_of_server},
@@ -35,20 +35,17 @@ fn report(smc: *const u8, code: u32) -> Option<()> {
     let netns = netns_of_sock(sk);
     let role = if read::<u64>(smc, &OFF_SMC_LISTEN)? == 0 { Role::Client } else { Role::Server };
     let peer_code = read(smc, &OFF_SMC_PEER_DIAGNOSIS).unwrap_or(0);
-    let refusal = match (code, role) {
-        (PEER_NO_SMC, Role::Client) => refusal_of_client(&ends, netns),
-        (PEER_NO_SMC, Role::Server) => refusal_of_server(&ends, netns),
-        _ => None,
-    };
-    let (generation, rule, flags) = match refusal {
-        Some(refusal) => (refusal.generation, refusal.rule, EVENT_DENIED),
-        None => (0, RULE_DEFAULT, 0),
+    let mut refusal = Refusal { generation: 0, rule: RULE_DEFAULT, reserved: [0; 3] };
+    let denied = match (code, role) {
+        (PEER_NO_SMC, Role::Client) => refusal_of_client(&ends, netns, &mut refusal),
+        (PEER_NO_SMC, Role::Server) => refusal_of_server(&ends, netns, &mut refusal),
+        _ => 0,
     };
     emit(|event| {
         *event = Event {
             // SAFETY: the helper takes nothing and only reads the clock.
             time: unsafe { bpf_ktime_get_ns() },
-            generation,
+            generation: refusal.generation,
             netns,
             kind: EventKind::Fallback as u16,
             family: ends.family,
@@ -58,9 +55,9 @@ fn report(smc: *const u8, code: u32) -> Option<()> {
             peer_port: ends.peer_port,
             code,
             peer_code,
-            rule,
+            rule: refusal.rule,
             role: role as u8,
-            flags,
+            flags: if denied == 1 { EVENT_DENIED } else { 0 },
         };
     });
     Some(())
