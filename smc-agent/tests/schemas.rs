@@ -1,0 +1,29 @@
+//! The JSON that the commands write has the form of the schemas in `docs/schema`, which programs are written against.
+
+use std::path::Path;
+
+use schemars::{Schema, schema_for};
+use smc_agent::{
+    daemon::{Reload, Status},
+    enforce::{Detached, PolicyRecord},
+    trace::Event,
+};
+
+fn check(name: &str, schema: &Schema) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/schema/{name}.schema.json"));
+    let text = serde_json::to_string_pretty(schema).unwrap() + "\n";
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(checked_in, text, "run this test with UPDATE_SCHEMA=1 and commit {}", path.display());
+}
+
+#[test]
+fn the_checked_in_schemas_are_those_of_the_types() {
+    check("status", &schema_for!(Status));
+    check("event", &schema_for!(Event));
+    check("reload", &schema_for!(Reload));
+    check("detach", &schema_for!(Detached));
+    check("policy-record", &schema_for!(PolicyRecord));
+}
