@@ -175,8 +175,6 @@ impl Agent {
         let mut monitor = monitor.map_err(|error| error.into_parts().1)?;
         loop {
             tokio::select! {
-                // Events first: a decision is reported before what follows from it.
-                biased;
                 result = reader.read(|record| {
                     let event = Event::new(record, ClockOffset::now(), &mut self.names);
                     if let Some(event) = event {
