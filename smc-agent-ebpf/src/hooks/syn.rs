@@ -8,16 +8,16 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_CURRENT_NETNS, TC_ACT_UNSPEC, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple},
-    btf_maps::PerCpuArray,
     helpers::{
         bpf_csum_diff, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release, bpf_skb_load_bytes_relative,
         bpf_skb_store_bytes, bpf_skc_lookup_tcp,
     },
-    macros::{btf_map, classifier},
+    macros::classifier,
     programs::TcContext,
 };
 use smc_agent_common::{Counter, Role, Verdict};
 
+use super::options::{AUTHENTICATED, KIND_NOP, MAX_OPTIONS, SCRATCH, SMC_OPTION, hidden, smc_walk_options};
 use crate::{
     diagnose,
     judge::judge,
@@ -43,30 +43,6 @@ const TCP_HEADER: u32 = 20;
 /// TCP header byte 13 (RFC 9293, section 3.1): of FIN, SYN, RST and ACK only SYN is set in a pure SYN.
 const FLAGS_OF_INTEREST: u8 = 0x17;
 const FLAG_SYN: u8 = 0x02;
-
-const MAX_OPTIONS: usize = 40;
-const KIND_END: u64 = 0;
-const KIND_NOP: u64 = 1;
-/// TCP-AO (RFC 5925): its code covers the other options.
-const KIND_AO: u64 = 29;
-/// RFC 6994: shared by experiments, which are told apart by an identifier.
-const KIND_EXPERIMENT: u64 = 254;
-/// The identifier of SMC (RFC 7609, appendix A), "SMCR" in EBCDIC; option kind and length come before it.
-const SMC_MAGIC: u32 = 0xe2d4_c3d9;
-/// `tcp_parse_options()` takes the option at any even length from here on (`net/ipv4/tcp_input.c`).
-const SMC_OPTION: u64 = 6;
-
-/// The TCP options as they are and as they shall be; reads with a variable index need a map below 5.12.
-#[repr(C)]
-struct Scratch {
-    before: [u8; 64],
-    after: [u8; 64],
-    /// Always 0, which the verifier does not know.
-    zero: u64,
-}
-
-#[btf_map]
-static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
 /// Goes on with the next program, or with the packet's normal way.
 const NEXT: i32 = TC_ACT_UNSPEC;
@@ -258,7 +234,7 @@ struct OptionPlaces {
     mask: u64,
 }
 
-/// Walks the TCP options as the kernel does; `None` without an SMC option, or with TCP-AO, whose code covers them.
+/// Finds the SMC option among the TCP options; `None` without an SMC option, or with TCP-AO, whose code covers them.
 #[inline(always)]
 fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
@@ -278,73 +254,13 @@ fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
     if loaded != 0 {
         return None;
     }
-    let options = &scratch.before;
-    // The verifier would follow every value that it knows of a position, one by one: so it is told none, but that the
-    // position is below 64.
-    let unknown = scratch.zero;
-    let mut mask = unknown;
-    let mut authenticated = unknown;
-    let mut at = 0_u64;
-    let length = u64::from(length);
-    // Each step moves on by at least one byte, so that 40 see everything.
-    for _ in 0..MAX_OPTIONS {
-        if at >= length {
-            break;
-        }
-        at = at.wrapping_add(unknown) & 63;
-        let kind = u64::from(options[at as usize]);
-        if kind == KIND_END {
-            break;
-        }
-        let size = u64::from(options[(at as usize + 1) & 63]);
-        // From here on without branches but the one that ends the walk: each would double the ways through the rest.
-        let nop = is_zero(kind ^ KIND_NOP);
-        let step = size * (1 - nop) + nop;
-        let too_short = is_zero(size >> 1) & (1 - nop);
-        if too_short | is_negative(length.wrapping_sub(at).wrapping_sub(step)) != 0 {
-            break;
-        }
-        authenticated |= is_zero(kind ^ KIND_AO);
-        let magic = u32::from_be_bytes([
-            options[(at as usize + 2) & 63],
-            options[(at as usize + 3) & 63],
-            options[(at as usize + 4) & 63],
-            options[(at as usize + 5) & 63],
-        ]);
-        let smc = is_zero(u64::from(magic ^ SMC_MAGIC) | (kind ^ KIND_EXPERIMENT) | (size & 1))
-            & (1 - is_negative(size.wrapping_sub(SMC_OPTION)));
-        mask |= (((1 << (step & 63)) - 1) << at) & 0_u64.wrapping_sub(smc);
-        at += step;
-    }
-    if mask != 0 && authenticated != 0 {
+    let found = smc_walk_options(length);
+    let mask = found & !AUTHENTICATED;
+    if mask != 0 && found & AUTHENTICATED != 0 {
         count(Counter::TcpAo);
         return None;
     }
     (mask != 0).then_some(OptionPlaces { mask })
-}
-
-/// 1 for 0, and 0 for any other number below 2^63.
-#[inline(always)]
-fn is_zero(number: u64) -> u64 {
-    is_negative(hidden(number).wrapping_sub(1))
-}
-
-/// The topmost bit: 1 where a subtraction went below 0.
-#[inline(always)]
-fn is_negative(number: u64) -> u64 {
-    hidden(number) >> 63
-}
-
-/// The same number, of which the compiler knows nothing: it would make a comparison of the arithmetic again, and BPF has
-/// comparisons only as branches.
-#[inline(always)]
-fn hidden(mut number: u64) -> u64 {
-    // SAFETY: moves a register to itself. (No instruction at all would leave two entries of line info for one place,
-    // which the kernel refuses.)
-    unsafe {
-        core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
-    };
-    number
 }
 
 /// Overwrites the SMC options with NOPs and mends the checksum.
@@ -467,11 +383,11 @@ fn load<T: Copy>(ctx: &TcContext, offset: u32) -> Option<T> {
     }
 }
 
-/// The same length, in bounds that the verifier can see: the compiler knows them already and would leave them out.
+/// The same length (a multiple of 4, from 4 to 40), in bounds that the verifier can see: the compiler knows them already and
+/// would leave them out. Arithmetic gives both bounds, of which a comparison with 0 gives old kernels none.
 #[inline(always)]
 fn bounded(length: u32) -> u32 {
-    let length = (hidden(u64::from(length)) & 0x3c) as u32;
-    if length == 0 { 4 } else { length }
+    (hidden(u64::from(length).wrapping_sub(4)) & 0x3c) as u32 + 4
 }
 
 #[inline(always)]

@@ -10,7 +10,7 @@ use smc_agent_common::Counter;
 use crate::{
     enforce::{Backend, Candidate, Places, PolicyRecord},
     kernel::{
-        hs_ctrl,
+        clsact, hs_ctrl,
         maps::{Maps, MapsError},
         tc,
     },
@@ -149,11 +149,15 @@ impl Status {
                     Some(other) => format!("net.smc.hs_ctrl was set to {other}: the policy is not asked"),
                 });
             }
-        } else if object.links().exists() {
+        } else if object.programs().exists() {
             status.backend = Backend::Tc;
-            let attached = tc::attached(&object.links())?;
+            let tcx = if object.links().exists() { Some(tc::attached(&object.links())?) } else { None };
             for interface in link::list()? {
-                if attached.iter().any(|(_, index)| *index == interface.index) {
+                let covered = match &tcx {
+                    Some(attached) => attached.iter().any(|(_, index)| *index == interface.index),
+                    None => clsact::is_covered(interface.index)?,
+                };
+                if covered {
                     status.interfaces.push(interface.name);
                 } else {
                     status.unenforced(format!("interface {} is not covered", interface.name));

@@ -2,9 +2,11 @@
 
 use super::{
     PolicyRecord,
+    enforcer::current_netns,
     places::{ObjectPlaces, Places},
 };
 use crate::kernel::{
+    clsact,
     features::Features,
     hs_ctrl::{self, Registered},
 };
@@ -48,6 +50,15 @@ pub fn detach(places: &Places) -> Detached {
             Err(hs_ctrl::HsCtrlError::NoType) => {}
             Err(error) => note("registered smc_hs_ctrl", Err(error.to_string())),
         }
+    }
+    match current_netns() {
+        Ok(netns) => {
+            let interfaces = clsact::remove_all(netns, &places.clsact_marks(), &mut report.problems);
+            if !interfaces.is_empty() {
+                report.removed.push(format!("filters on {}", interfaces.join(" ")));
+            }
+        }
+        Err(error) => report.problems.push(error.to_string()),
     }
     match places.of_other_objects("") {
         Ok(objects) => {

@@ -2,6 +2,7 @@
 //! for.
 
 pub mod btf;
+pub mod clsact;
 pub mod features;
 pub mod hs_ctrl;
 pub mod loader;
