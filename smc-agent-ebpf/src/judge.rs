@@ -121,11 +121,12 @@ pub fn refusal_of_server(ends: &Endpoints, netns: u32, refusal: &mut Refusal) ->
     1
 }
 
+/// Addresses are put in the form of IPv6, since a listener for both has its IPv4 connections in that form.
 #[inline(always)]
 fn key(ends: &Endpoints, netns: u32) -> RefusalKey {
     RefusalKey {
-        local: ends.local,
-        peer: ends.peer,
+        local: ends.as_ipv6(&ends.local),
+        peer: ends.as_ipv6(&ends.peer),
         local_port: ends.local_port,
         peer_port: ends.peer_port,
         netns,

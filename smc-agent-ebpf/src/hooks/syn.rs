@@ -21,9 +21,12 @@ use super::options::{AUTHENTICATED, KIND_NOP, MAX_OPTIONS, SCRATCH, SMC_OPTION, 
 use crate::{
     diagnose,
     judge::judge,
-    kernel::{AF_INET, AF_INET6, Endpoints, read},
+    kernel::{AF_INET, AF_INET6, Endpoints, netns_of_sock, read},
     maps::count,
-    offsets::{OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER},
+    offsets::{
+        OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
+        OFF_SKB_SK,
+    },
 };
 
 const ETH_P_IP: u16 = 0x0800;
@@ -35,8 +38,9 @@ const IPPROTO_HOPOPTS: u8 = 0;
 const IPPROTO_ROUTING: u8 = 43;
 const IPPROTO_FRAGMENT: u8 = 44;
 const IPPROTO_DSTOPTS: u8 = 60;
-/// `TCP_SYN_SENT` and `TCP_LISTEN` (`include/net/tcp_states.h`).
+/// `TCP_SYN_SENT`, `TCP_TIME_WAIT` and `TCP_LISTEN` (`include/net/tcp_states.h`).
 const TCP_SYN_SENT: u32 = 2;
+const TCP_TIME_WAIT: u32 = 6;
 const TCP_LISTEN: u32 = 10;
 
 const TCP_HEADER: u32 = 20;
@@ -97,7 +101,12 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
     } else {
         return None;
     }
-    if judge(&ends, Role::Client, 0, netns_of_packet(ctx)) == Verdict::Deny {
+    // A bridge passes the SYN of a container on with the container's socket: not this host's own flow.
+    let netns = netns_of_packet(ctx);
+    if read::<*const u8>(ctx.skb.skb.cast::<u8>(), &OFF_SKB_SK).map(netns_of_sock) != Some(netns) {
+        return None;
+    }
+    if judge(&ends, Role::Client, 0, netns) == Verdict::Deny {
         strip(ctx, &tcp, &options);
     }
     Some(())
@@ -112,7 +121,11 @@ fn incoming(ctx: &TcContext) -> Option<()> {
         return None;
     }
     let options = find_option(ctx, &tcp)?;
-    if !has_listener(ctx, &tcp.ends) {
+    let state = state_of_receiver(ctx, &tcp.ends, tcp.ends.peer_port);
+    // A connection that has just ended gives way to a new one; no connection comes from port 0, so that only a listener
+    // is found then.
+    let state = if state == TCP_TIME_WAIT { state_of_receiver(ctx, &tcp.ends, 0) } else { state };
+    if state != TCP_LISTEN {
         return None;
     }
     if judge(&tcp.ends, Role::Server, 0, netns_of_packet(ctx)) == Verdict::Deny {
@@ -317,9 +330,9 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
     Some(())
 }
 
-/// Whether a socket of this namespace listens for a connection with these ends.
+/// State of the socket of this namespace that gets packets with these ends, the peer's port aside; 0 if there is none.
 #[inline(always)]
-fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
+fn state_of_receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
     // SAFETY: all fields are integers.
     let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
     let size = if ends.family == AF_INET {
@@ -327,7 +340,7 @@ fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
         let tuple = unsafe { &mut tuple.__bindgen_anon_1.ipv4 };
         tuple.saddr = word(&ends.peer, 0);
         tuple.daddr = word(&ends.local, 0);
-        tuple.sport = ends.peer_port.to_be();
+        tuple.sport = peer_port.to_be();
         tuple.dport = ends.local_port.to_be();
         size_of_val(tuple)
     } else {
@@ -337,7 +350,7 @@ fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
             tuple.saddr[index] = word(&ends.peer, index);
             tuple.daddr[index] = word(&ends.local, index);
         }
-        tuple.sport = ends.peer_port.to_be();
+        tuple.sport = peer_port.to_be();
         tuple.dport = ends.local_port.to_be();
         size_of_val(tuple)
     };
@@ -350,10 +363,10 @@ fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
             i64::from(BPF_F_CURRENT_NETNS).cast_unsigned(),
             0,
         );
-        let Some(found) = sk.as_ref() else { return false };
-        let listening = found.state == TCP_LISTEN;
+        let Some(found) = sk.as_ref() else { return 0 };
+        let state = found.state;
         bpf_sk_release(sk.cast());
-        listening
+        state
     }
 }
 

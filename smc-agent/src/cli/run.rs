@@ -12,7 +12,7 @@ use tracing::{error, info};
 use super::{Failure, Output, privileges, runtime};
 use crate::{
     daemon::{self, Notice, RunOptions},
-    enforce::{self, BackendChoice, Places},
+    enforce::{self, Backend, BackendChoice, Places},
     policy::Limits,
 };
 
@@ -86,7 +86,11 @@ fn say(notice: &Notice<'_>, output: Output) -> io::Result<()> {
                 info!("backend {} {chosen}used: {}", candidate.backend, candidate.reason);
             }
             let adopted = if *adopted { ", with the programs of an earlier agent" } else { "" };
-            info!("enforcing generation {generation} by {backend}{adopted}");
+            if *backend == Backend::Observe {
+                info!("observing: nothing is enforced");
+            } else {
+                info!("enforcing generation {generation} by {backend}{adopted}");
+            }
             Ok(())
         }
         Notice::Reloaded(reload) => {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use thiserror::Error;
 use tokio::{
     io::unix::AsyncFd,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{broadcast, mpsc},
 };
 use tracing::{debug, info, warn};
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{
     enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError},
-    kernel::{btf::BtfError, features::Features},
+    kernel::{btf::BtfError, features::Features, tracepoint},
     netlink::link::{self, LinkChange, LinkMonitor},
     policy::{self, LoadError},
-    trace::{self, Event, EventReader, event::ClockOffset},
+    trace::{Event, EventReader, event::ClockOffset},
 };
 
 /// Lines of events that a slow reader of the control socket may be behind before it misses some.
@@ -92,6 +92,8 @@ pub enum DaemonError {
 
 /// Runs the agent until it is told to stop. Enforcement stays in place, unless it was told to detach.
 pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Result<(), DaemonError> {
+    // First of all: a signal that comes before its handler would end the process.
+    let signals = Signals::new()?;
     let loaded = policy::load(&options.sources, &options.enforce.limits)?;
     for warning in &loaded.warnings {
         warn!("{warning}");
@@ -126,7 +128,24 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         generation: agent.enforcer.generation(),
         adopted: agent.enforcer.adopted(),
     });
-    agent.serve(monitor, &mut tell).await
+    agent.serve(signals, monitor, &mut tell).await
+}
+
+/// The signals that the agent acts on.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
 }
 
 struct Agent {
@@ -144,7 +163,7 @@ struct Agent {
 impl Agent {
     fn start_tracing(&mut self) {
         let result = match &self.features.smc_offsets {
-            Ok(_) => trace::attach(self.enforcer.ebpf_mut()).map_err(|error| error.to_string()),
+            Ok(_) => tracepoint::attach(self.enforcer.ebpf_mut()).map_err(|error| error.to_string()),
             Err(error) => Err(error.clone()),
         };
         if let Err(error) = result {
@@ -160,12 +179,10 @@ impl Agent {
 
     async fn serve(
         mut self,
+        mut signals: Signals,
         monitor: LinkMonitor,
         tell: &mut impl FnMut(Notice<'_>),
     ) -> Result<(), DaemonError> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
         let (sender, mut requests) = mpsc::channel(REQUESTS);
         let server =
             control::serve(&self.options.enforce.places.control_socket(), sender, self.events.clone())?;
@@ -173,6 +190,7 @@ impl Agent {
         // SAFETY: the monitor owns its socket, which is the same and open for as long as it lives.
         let monitor = unsafe { AsyncFd::register_with_interest(monitor, tokio::io::Interest::READABLE) };
         let mut monitor = monitor.map_err(|error| error.into_parts().1)?;
+        let mut detached = false;
         loop {
             tokio::select! {
                 result = reader.read(|record| {
@@ -184,21 +202,29 @@ impl Agent {
                 }) => result?,
                 changes = next_changes(&mut monitor) => self.follow(changes?),
                 Some(request) = requests.recv() => {
-                    if self.answer(request, tell) {
+                    detached = self.answer(request, tell);
+                    if detached {
                         break;
                     }
                 }
-                _ = hangup.recv() => {
+                _ = signals.hangup.recv() => {
                     let reload = self.reload();
                     tell(Notice::Reloaded(&reload));
                 }
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                _ = signals.terminate.recv() => break,
+                _ = signals.interrupt.recv() => break,
             }
         }
         // A client finds at once that none listens.
         let _ = std::fs::remove_file(self.options.enforce.places.control_socket());
         server.stop().await;
+        if detached {
+            let mut report = enforce::Detached::default();
+            enforce::remove_state(&self.options.enforce.places, &mut report);
+            for problem in report.problems {
+                warn!("{problem}");
+            }
+        }
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use smc_agent_common::Counter;
 
 use crate::{
-    enforce::{Backend, Candidate, Places, PolicyRecord},
+    enforce::{self, Backend, Candidate, ObjectPlaces, Places, PolicyRecord},
     kernel::{
         clsact, hs_ctrl,
         maps::{Maps, MapsError},
@@ -123,18 +123,19 @@ impl Status {
             hs_ctrl: hs_ctrl::selected().ok().flatten(),
             degraded: Vec::new(),
         };
-        // An object that is not finished, or not yet removed, decides nothing: the one with the highest generation
-        // is the one in force.
-        let mut found: Option<(u64, Maps, crate::enforce::ObjectPlaces)> = None;
+        // Of several objects, while one takes over from another or after a crash, one that decides comes before one that
+        // does not yet, and then the highest generation is the one in force.
+        let mut found: Option<((bool, u64), Maps, ObjectPlaces)> = None;
         for object in places.of_other_objects("")? {
             let Ok(maps) = Maps::open(&object.maps()) else { continue };
-            if let Some(generation) = maps.generation()?
-                && found.as_ref().is_none_or(|(highest, ..)| generation > *highest)
-            {
-                found = Some((generation, maps, object));
+            if let Some(generation) = maps.generation()? {
+                let rank = (object.hs_ctrl().exists() || object.links().exists(), generation);
+                if found.as_ref().is_none_or(|(highest, ..)| rank > *highest) {
+                    found = Some((rank, maps, object));
+                }
             }
         }
-        let Some((generation, maps, object)) = found else {
+        let Some(((_, generation), maps, object)) = found else {
             return Ok(status);
         };
         for (counter, name) in Counter::ALL {
@@ -151,10 +152,11 @@ impl Status {
             }
         } else if object.programs().exists() {
             status.backend = Backend::Tc;
+            let netns = enforce::current_netns()?;
             let tcx = if object.links().exists() { Some(tc::attached(&object.links())?) } else { None };
             for interface in link::list()? {
                 let covered = match &tcx {
-                    Some(attached) => attached.iter().any(|(_, index)| *index == interface.index),
+                    Some(attached) => attached.contains(&(netns, interface.index)),
                     None => clsact::is_covered(interface.index)?,
                 };
                 if covered {

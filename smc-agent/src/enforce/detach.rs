@@ -2,7 +2,7 @@
 
 use super::{
     PolicyRecord,
-    enforcer::current_netns,
+    enforcer::{current_netns, remove_file},
     places::{ObjectPlaces, Places},
 };
 use crate::kernel::{
@@ -83,6 +83,16 @@ pub fn detach(places: &Places) -> Detached {
         report.problems.push(error.to_string());
     }
     report
+}
+
+/// Removes the socket, the lock and the state folder, after [`detach`]. The caller holds the lock, and nobody needs it any
+/// more.
+pub fn remove_state(places: &Places, report: &mut Detached) {
+    for path in [places.control_socket(), places.lock()] {
+        report.problems.extend(remove_file(&path).err().map(|error| error.to_string()));
+    }
+    // Somebody else's files in it are left alone, and then the folder too.
+    let _ = std::fs::remove_dir(&places.state);
 }
 
 /// Removes the pins of an object; traffic control links go with theirs.

@@ -299,6 +299,7 @@ impl Ready {
             Self::Tc => {
                 let way = Way::of_this_kernel(pins.links(), places.clsact_marks());
                 let mut tc = Tc::open(&pins.programs(), way)?;
+                tc.leave_other_namespaces(netns)?;
                 let former: Vec<PathBuf> = others.iter().map(ObjectPlaces::links).collect();
                 let interfaces = link::list()?;
                 let mut covered = 0;
@@ -402,7 +403,7 @@ fn last_generation(places: &Places) -> io::Result<u64> {
 }
 
 /// Inode number of this thread's network namespace.
-pub(super) fn current_netns() -> io::Result<u32> {
+pub(crate) fn current_netns() -> io::Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     let path = Path::new("/proc/thread-self/ns/net");
     let inode = fs::metadata(path).map_err(at("look at", path))?.ino();

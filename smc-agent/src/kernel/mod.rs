@@ -11,3 +11,4 @@ pub mod object;
 pub mod offsets;
 mod sys;
 pub mod tc;
+pub mod tracepoint;

@@ -166,6 +166,22 @@ impl Tc {
         Ok(())
     }
 
+    /// Takes the programs off the interfaces of other network namespaces, where an earlier agent may have run.
+    pub fn leave_other_namespaces(&self, netns: u32) -> Result<(), TcError> {
+        let Way::Tcx { links } = &self.way else { return Ok(()) };
+        let read = || -> io::Result<()> {
+            for entry in fs::read_dir(links)? {
+                let entry = entry?;
+                let mine = format!("{netns}-");
+                if !entry.file_name().to_string_lossy().starts_with(&mine) {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            Ok(())
+        };
+        read().map_err(failed(format!("clear {}", links.display())))
+    }
+
     /// Forgets an interface that has gone: the kernel has cut its links, only their pins are left.
     pub fn forget(&self, netns: u32, index: u32) {
         // A qdisc goes with its interface.
