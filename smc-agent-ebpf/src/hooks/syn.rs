@@ -331,7 +331,7 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
 }
 
 /// State of the socket of this namespace that gets packets with these ends, the peer's port aside; 0 if there is none.
-#[inline(always)]
+#[inline(never)]
 fn state_of_receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
     // SAFETY: all fields are integers.
     let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
