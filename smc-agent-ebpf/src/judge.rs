@@ -54,14 +54,20 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
             Role::Client => count(Counter::ClientDenied),
             Role::Server => {
                 count(Counter::ServerDenied);
-                let refusal =
-                    Refusal { generation: table.generation(), rule: decision.rule, reserved: [0; 3] };
-                // A full map evicts its oldest record: an event then lacks its rule, nothing else.
-                let _ = REFUSALS.insert(key(ends, netns), refusal, 0);
+                remember_refusal(ends, netns, table.slot(), u32::from(decision.rule));
             }
         }
     }
     decision.verdict
+}
+
+/// Leaves a record of a server's refusal for the fallback event that it causes.
+#[inline(never)]
+fn remember_refusal(ends: &Endpoints, netns: u32, slot: u32, decider: u32) {
+    let Some(table) = KernelTable::in_slot(slot) else { return };
+    let refusal = Refusal { generation: table.generation(), rule: decider as u16, reserved: [0; 3] };
+    // A full map evicts its oldest record: an event then lacks its rule, nothing else.
+    let _ = REFUSALS.insert(key(ends, netns), refusal, 0);
 }
 
 /// Whether a request was first answered, and so judged, under the table before the one activated at `activated`.
