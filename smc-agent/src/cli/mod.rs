@@ -112,7 +112,7 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Detach(arguments) => detach::detach(&places, arguments.output),
         Command::Reload(arguments) => reload::reload(&places, arguments.output),
         Command::Status(arguments) => status::status(&places, arguments.output),
-        Command::Policy(command) => policy::policy(command),
+        Command::Policy(command) => policy::policy(&places, command),
     }
 }
 
