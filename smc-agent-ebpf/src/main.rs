@@ -5,6 +5,7 @@
 #![feature(asm_experimental_arch)]
 #![expect(unreachable_pub, reason = "the crate is one program: nothing is exported but its sections")]
 
+mod decision;
 mod hooks;
 mod judge;
 mod kernel;

@@ -4,6 +4,7 @@ use std::{
     fs, io,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray, PerCpuValues, RingBuf};
@@ -73,6 +74,15 @@ pub struct Hits {
     pub rules: Vec<u64>,
     /// Flows that no rule decided.
     pub default: u64,
+}
+
+/// How long it took to put a table into force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// Copying it into the kernel.
+    pub write: Duration,
+    /// Putting it in the place of the former one, which is mostly waiting until nothing uses that.
+    pub swap: Duration,
 }
 
 /// What a table takes in the kernel.
@@ -164,7 +174,8 @@ impl Maps {
 
     /// Puts `table` into force in the place of the present one, in one step. Lookups are never blocked, and each sees
     /// one of the two tables as a whole. When this returns, the memory of the former table is free.
-    pub fn install(&mut self, table: &mut PolicyTable) -> Result<(), MapsError> {
+    pub fn install(&mut self, table: &mut PolicyTable) -> Result<Installed, MapsError> {
+        let start = Instant::now();
         let present = self.slot()?;
         let next = (present + 1) % SLOTS;
         self.clear_hits(next)?;
@@ -175,6 +186,7 @@ impl Maps {
         let fixed = inner_map("fixed", size_of::<Fixed>(), 1, 0)?;
         sys::map_update(fixed.fd().as_fd(), &0_u32.to_ne_bytes(), bytemuck::bytes_of(&*table.fixed))
             .map_err(failed("write the table's fixed part"))?;
+        let write = start.elapsed();
         both(
             || self.lines.set(next, &lines, 0).map_err(of("TABLE_LINES")),
             || self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED")),
@@ -183,7 +195,8 @@ impl Maps {
         // The kernel waits for a grace period when a map within a map is written, so that after this no program
         // uses the slot that was in force before: only then may it be emptied, and the next call write there.
         self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED"))?;
-        self.empty(present)
+        self.empty(present)?;
+        Ok(Installed { write, swap: start.elapsed().saturating_sub(write) })
     }
 
     /// One of the maps, for calls that aya has no function for.

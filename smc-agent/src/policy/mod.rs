@@ -11,8 +11,6 @@ pub mod flow_tests;
 mod literal;
 mod load;
 #[cfg(test)]
-mod measure;
-#[cfg(test)]
 mod messages;
 mod model;
 #[cfg(test)]
