@@ -38,7 +38,7 @@ fn build() -> Result<(), String> {
     let missing = missing_tools()?;
     let target = out.join(format!("{OBJECT}.o"));
     match (env::var(CHOICE).unwrap_or_default().as_str(), missing.is_empty()) {
-        ("", true) | ("source", true) => compile(workspace, &out, &target),
+        ("" | "source", true) => compile(workspace, &out, &target),
         ("source", false) => Err(format!("cannot build the BPF side from source: {}", missing.join(", "))),
         ("", false) | ("prebuilt", _) => {
             copy(&prebuilt, &target).map_err(|error| format!("copy {}: {error}", prebuilt.display()))
@@ -59,7 +59,8 @@ fn missing_tools() -> Result<Vec<String>, String> {
     }
     let linker = env::var_os(LINKER).unwrap_or_else(|| "bpf-linker".into());
     if !Command::new(&linker).arg("--version").output().is_ok_and(|output| output.status.success()) {
-        missing.push(format!("{} does not run (cargo xtask setup installs it)", Path::new(&linker).display()));
+        missing
+            .push(format!("{} does not run (cargo xtask setup installs it)", Path::new(&linker).display()));
     }
     Ok(missing)
 }
@@ -71,8 +72,16 @@ fn compile(workspace: &Path, out: &Path, target: &Path) -> Result<(), String> {
     // Settings of the host's build must not leak into the BPF one.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
-        let leaks = ["CARGO_FEATURE_", "CARGO_CFG_", "CARGO_PROFILE_"].iter().any(|prefix| text.starts_with(prefix))
-            || ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "TARGET"]
+        let leaks =
+            ["CARGO_FEATURE_", "CARGO_CFG_", "CARGO_PROFILE_"].iter().any(|prefix| text.starts_with(prefix))
+                || [
+                    "RUSTFLAGS",
+                    "CARGO_ENCODED_RUSTFLAGS",
+                    "RUSTC",
+                    "RUSTC_WRAPPER",
+                    "RUSTC_WORKSPACE_WRAPPER",
+                    "TARGET",
+                ]
                 .contains(&text.as_ref());
         if leaks {
             cargo.env_remove(&name);

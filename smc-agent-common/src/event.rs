@@ -40,7 +40,7 @@ pub struct Event {
     pub local_port: u16,
     /// The other end's port.
     pub peer_port: u16,
-    /// Why the connection fell back: `SMC_CLC_DECL_*` of net/smc/smc_clc.h.
+    /// Why the connection fell back: `SMC_CLC_DECL_*` of `net/smc/smc_clc.h`.
     pub code: u32,
     /// What the peer gave as its reason in a DECLINE message; 0 if it sent none.
     pub peer_code: u32,

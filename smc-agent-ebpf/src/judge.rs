@@ -4,13 +4,15 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
-    Address, Classified, Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Family, RULE_DEFAULT,
-    Refusal, RefusalKey, Role, TableReader as _, Verdict, classify,
-    decide::SHADOW_REPORTS, first_match, next_shadow,
+    Address, Classified, Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Family,
+    RULE_DEFAULT, Refusal, RefusalKey, Role, TableReader as _, Verdict, classify,
+    decide::SHADOW_REPORTS,
+    first_match, next_shadow,
     table::{LOCAL_V4, PEER_V4},
 };
 
 use crate::{
+    diagnose,
     kernel::Endpoints,
     maps::{EVENTS, REFUSALS, SCOPE, count},
     offsets::ENFORCING,
@@ -36,10 +38,13 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
         Role::Client => Counter::ClientJudged,
         Role::Server => Counter::ServerJudged,
     });
+    let port = u32::from(ends.flow(role).port);
     let Some(decision) = decide_in_slot(ends, role, table.slot(), netns, true) else {
         count(Counter::Undecided);
+        diagnose::undecided(role as u32, port);
         return Verdict::Allow;
     };
+    diagnose::judged(role as u32, port, u32::from(decision.rule), decision.verdict as u32);
     if decision.log {
         let flags = if decision.verdict == Verdict::Deny { EVENT_VERDICT_DENY } else { 0 };
         report(ends, role as u32, netns, table.slot(), u32::from(decision.rule) << 8 | u32::from(flags));
@@ -49,9 +54,10 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
             Role::Client => count(Counter::ClientDenied),
             Role::Server => {
                 count(Counter::ServerDenied);
-                let refusal = Refusal { generation: table.generation(), rule: decision.rule, reserved: [0; 3] };
+                let refusal =
+                    Refusal { generation: table.generation(), rule: decision.rule, reserved: [0; 3] };
                 // A full map evicts its oldest record: an event then lacks its rule, nothing else.
-                let _ = REFUSALS.insert(&key(ends, netns), &refusal, 0);
+                let _ = REFUSALS.insert(key(ends, netns), refusal, 0);
             }
         }
     }
@@ -93,7 +99,7 @@ fn judge_again(ends: &Endpoints, netns: u32) -> Option<Refusal> {
         return None;
     }
     // SAFETY: only the presence of the entry matters; its value is not read.
-    unsafe { SCOPE.get(&netns) }?;
+    unsafe { SCOPE.get(netns) }?;
     let table = KernelTable::in_force()?;
     let decision = decide_in_slot(ends, Role::Client, table.slot(), netns, false)?;
     (decision.verdict == Verdict::Deny).then(|| Refusal {
@@ -109,9 +115,9 @@ fn judge_again(ends: &Endpoints, netns: u32) -> Option<Refusal> {
 pub fn refusal_of_server(ends: &Endpoints, netns: u32, refusal: &mut Refusal) -> u32 {
     let key = key(ends, netns);
     // SAFETY: the value is copied at once; a concurrent overwrite would be of the same connection.
-    let Some(found) = (unsafe { REFUSALS.get(&key) }) else { return 0 };
+    let Some(found) = (unsafe { REFUSALS.get(key) }) else { return 0 };
     *refusal = *found;
-    let _ = REFUSALS.remove(&key);
+    let _ = REFUSALS.remove(key);
     1
 }
 
@@ -136,7 +142,7 @@ impl Packed {
     const RULE: u32 = 0xffff;
 
     #[inline(always)]
-    fn pack(decision: &Decision) -> u32 {
+    fn pack(decision: Decision) -> u32 {
         let mut packed = Self::DECIDED | u32::from(decision.rule);
         if decision.verdict == Verdict::Deny {
             packed |= Self::DENY;
@@ -149,7 +155,7 @@ impl Packed {
 
     #[inline(always)]
     fn unpack(packed: u32) -> Option<Decision> {
-        (packed & Self::DECIDED != 0).then(|| Decision {
+        (packed & Self::DECIDED != 0).then_some(Decision {
             verdict: if packed & Self::DENY != 0 { Verdict::Deny } else { Verdict::Allow },
             rule: (packed & Self::RULE) as u16,
             log: packed & Self::LOG != 0,
@@ -173,15 +179,15 @@ fn decide_in_slot(ends: &Endpoints, role: Role, slot: u32, netns: u32, record: b
         if table.has_shadow_rules() {
             let mut from = 0;
             for _ in 0..SHADOW_REPORTS {
-                let rule = smc_next_shadow(slot, what, peer, local, from);
-                if rule >= u32::from(decision.rule) {
+                let found = smc_next_shadow(slot, what, peer, local, from);
+                if found >= u32::from(decision.rule) {
                     break;
                 }
-                table.hit(rule as u16);
-                if table.logs(rule as u16) {
-                    report(ends, role as u32, netns, slot, rule << 8 | u32::from(EVENT_SHADOW));
+                table.hit(found as u16);
+                if table.logs(found as u16) {
+                    report(ends, role as u32, netns, slot, found << 8 | u32::from(EVENT_SHADOW));
                 }
-                from = rule + 1;
+                from = found + 1;
             }
         }
         table.hit(decision.rule);
@@ -209,7 +215,7 @@ pub extern "C" fn smc_classify(slot: u32, dimension: u32, high: u64, low: u64) -
 #[unsafe(no_mangle)]
 pub extern "C" fn smc_first_match(slot: u32, what: u32, peer: u32, local: u32) -> u32 {
     let Some(table) = KernelTable::in_slot(slot) else { return 0 };
-    first_match(&classified(what, peer, local), &table).as_ref().map_or(0, Packed::pack)
+    first_match(&classified(what, peer, local), &table).map_or(0, Packed::pack)
 }
 
 /// The first shadow rule from number `from` on that a classified flow satisfies; `RULE_DEFAULT` if there is none.

@@ -39,7 +39,8 @@ pub static REFUSALS: LruHashMap<RefusalKey, Refusal, 16384> = LruHashMap::new();
 
 /// Inode numbers of the network namespaces in which the policy is enforced.
 #[btf_map]
-pub static SCOPE: HashMap<u32, u8, 65536, { aya_ebpf::bindings::BPF_F_NO_PREALLOC as usize }> = HashMap::new();
+pub static SCOPE: HashMap<u32, u8, 65536, { aya_ebpf::bindings::BPF_F_NO_PREALLOC as usize }> =
+    HashMap::new();
 
 #[btf_map]
 pub static EVENTS: RingBuf<(), { 1 << 22 }> = RingBuf::new();

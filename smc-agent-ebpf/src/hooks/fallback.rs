@@ -1,11 +1,8 @@
-//! The raw tracepoint `smc_switch_to_fallback(const struct smc_sock *smc, int reason)` (net/smc/smc_tracepoint.h,
+//! The raw tracepoint `smc_switch_to_fallback(const struct smc_sock *smc, int reason)` (`net/smc/smc_tracepoint.h`,
 //! 5.16 and later): an SMC socket's connection goes on as plain TCP.
 
 use aya_ebpf::{
-    EbpfContext as _,
-    helpers::bpf_ktime_get_ns,
-    macros::raw_tracepoint,
-    programs::RawTracePointContext,
+    EbpfContext as _, helpers::bpf_ktime_get_ns, macros::raw_tracepoint, programs::RawTracePointContext,
 };
 use smc_agent_common::{EVENT_DENIED, Event, EventKind, RULE_DEFAULT, Refusal, Role};
 
@@ -15,7 +12,7 @@ use crate::{
     offsets::{OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS, OFF_SOCKET_SK},
 };
 
-/// `SMC_CLC_DECL_PEERNOSMC` (net/smc/smc_clc.h): what both ends see when the option was refused.
+/// `SMC_CLC_DECL_PEERNOSMC` (`net/smc/smc_clc.h`): what both ends see when the option was refused.
 const PEER_NO_SMC: u32 = 0x0301_0000;
 
 #[raw_tracepoint(tracepoint = "smc_switch_to_fallback")]

@@ -1,4 +1,4 @@
-//! The members of `struct smc_hs_ctrl` (include/net/smc.h, kernel 6.19 and later): they say whether a SYN and a
+//! The members of `struct smc_hs_ctrl` (`include/net/smc.h`, kernel 6.19 and later): they say whether a SYN and a
 //! SYN-ACK carry the SMC option. The kernel calls them for retransmissions too, and a refusal is final there
 //! (`tp->syn_smc` and `ireq->smc_ok` are overwritten). What must not happen is that an allowed handshake is refused
 //! half way, because the ends would then disagree: both members keep an allowing verdict for a retransmission.

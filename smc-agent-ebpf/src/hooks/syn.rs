@@ -7,9 +7,7 @@
 //! change.
 
 use aya_ebpf::{
-    bindings::{
-        BPF_F_CURRENT_NETNS, TC_ACT_UNSPEC, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple,
-    },
+    bindings::{BPF_F_CURRENT_NETNS, TC_ACT_UNSPEC, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple},
     btf_maps::PerCpuArray,
     helpers::{
         bpf_csum_diff, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release, bpf_skb_load_bytes_relative,
@@ -21,12 +19,11 @@ use aya_ebpf::{
 use smc_agent_common::{Counter, Role, Verdict};
 
 use crate::{
+    diagnose,
     judge::judge,
     kernel::{AF_INET, AF_INET6, Endpoints, read},
     maps::count,
-    offsets::{
-        OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
-    },
+    offsets::{OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER},
 };
 
 const ETH_P_IP: u16 = 0x0800;
@@ -38,7 +35,7 @@ const IPPROTO_HOPOPTS: u8 = 0;
 const IPPROTO_ROUTING: u8 = 43;
 const IPPROTO_FRAGMENT: u8 = 44;
 const IPPROTO_DSTOPTS: u8 = 60;
-/// `TCP_SYN_SENT` and `TCP_LISTEN` (include/net/tcp_states.h).
+/// `TCP_SYN_SENT` and `TCP_LISTEN` (`include/net/tcp_states.h`).
 const TCP_SYN_SENT: u32 = 2;
 const TCP_LISTEN: u32 = 10;
 
@@ -56,7 +53,7 @@ const KIND_AO: u64 = 29;
 const KIND_EXPERIMENT: u64 = 254;
 /// The identifier of SMC (RFC 7609, appendix A), "SMCR" in EBCDIC; option kind and length come before it.
 const SMC_MAGIC: u32 = 0xe2d4_c3d9;
-/// tcp_parse_options() takes the option at any even length from here on (net/ipv4/tcp_input.c).
+/// `tcp_parse_options()` takes the option at any even length from here on (`net/ipv4/tcp_input.c`).
 const SMC_OPTION: u64 = 6;
 
 /// The TCP options as they are and as they shall be; reads with a variable index need a map below 5.12.
@@ -344,7 +341,9 @@ fn is_negative(number: u64) -> u64 {
 fn hidden(mut number: u64) -> u64 {
     // SAFETY: moves a register to itself. (No instruction at all would leave two entries of line info for one place,
     // which the kernel refuses.)
-    unsafe { core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack, preserves_flags)) };
+    unsafe {
+        core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    };
     number
 }
 
@@ -353,6 +352,7 @@ fn hidden(mut number: u64) -> u64 {
 fn strip(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) {
     if overwrite(ctx, syn, places).is_none() {
         count(Counter::RewriteFailed);
+        diagnose::not_rewritten(syn.offset, syn.options);
     }
 }
 
@@ -392,7 +392,7 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
         if bpf_skb_store_bytes(ctx.skb.skb, tcp + TCP_HEADER, scratch.after.as_ptr().cast(), length, 0) != 0 {
             return None;
         }
-        if bpf_l4_csum_replace(ctx.skb.skb, tcp + 16, 0, difference as u64, 0) != 0 {
+        if bpf_l4_csum_replace(ctx.skb.skb, tcp + 16, 0, difference.cast_unsigned(), 0) != 0 {
             // Cannot be: the checksum stands before the options that were just written. If it were so, the packet
             // would be dropped by its receiver and sent again.
             return None;
@@ -431,7 +431,7 @@ fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
             ctx.skb.skb.cast(),
             &raw mut tuple,
             size as u32,
-            BPF_F_CURRENT_NETNS as i64 as u64,
+            i64::from(BPF_F_CURRENT_NETNS).cast_unsigned(),
             0,
         );
         let Some(found) = sk.as_ref() else { return false };

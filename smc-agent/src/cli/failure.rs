@@ -96,10 +96,10 @@ impl From<DaemonError> for Failure {
         match error {
             DaemonError::Policy(error) => error.into(),
             DaemonError::Lock(error) => error.into(),
-            DaemonError::Io(error) => error.into(),
-            DaemonError::Btf(_) | DaemonError::NoSmc => Self::unsupported(error.to_string()),
-            DaemonError::Enforce(EnforceError::NoBackend(_)) => Self::unsupported(error.to_string()),
-            DaemonError::Enforce(EnforceError::Io(error)) => error.into(),
+            DaemonError::Io(error) | DaemonError::Enforce(EnforceError::Io(error)) => error.into(),
+            DaemonError::Btf(_) | DaemonError::NoSmc | DaemonError::Enforce(EnforceError::NoBackend(_)) => {
+                Self::unsupported(error.to_string())
+            }
             DaemonError::Enforce(_) | DaemonError::Netlink(_) => Self::not_so(error.to_string()),
         }
     }

@@ -45,10 +45,22 @@ struct Arguments {
 #[derive(Debug, Args)]
 struct PlaceArguments {
     /// Folder of the lock, the control socket and the records of what is enforced
-    #[arg(long, global = true, value_name = "DIR", default_value = "/run/smc-agent", help_heading = "Places")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "/run/smc-agent",
+        help_heading = "Places"
+    )]
     state_dir: PathBuf,
     /// Folder of the pins, in a bpf file system
-    #[arg(long, global = true, value_name = "DIR", default_value = "/sys/fs/bpf/smc-agent", help_heading = "Places")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        default_value = "/sys/fs/bpf/smc-agent",
+        help_heading = "Places"
+    )]
     pin_dir: PathBuf,
 }
 
@@ -131,7 +143,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
 
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value).map_err(|error| io::Error::from(error))?;
+    serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
 }

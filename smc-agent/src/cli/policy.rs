@@ -32,7 +32,8 @@ pub(super) fn policy(command: PolicyCommand) -> Result<ExitCode, Failure> {
 fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     let limits = Limits::default();
     let loaded = policy::load(&arguments.files, &limits)?;
-    let table = policy::compile(&loaded.policy, 0, &limits).map_err(|error| Failure::not_so(error.to_string()))?;
+    let table =
+        policy::compile(&loaded.policy, 0, &limits).map_err(|error| Failure::not_so(error.to_string()))?;
     for warning in &loaded.warnings {
         eprintln!("{warning}");
     }

@@ -90,9 +90,10 @@ fn say(notice: &Notice<'_>, output: Output) -> io::Result<()> {
             Ok(())
         }
         Notice::Reloaded(reload) => {
-            match reload.generation {
-                Some(generation) => info!("policy read anew: generation {generation}"),
-                None => error!("policy refused, the old one stays: {}", reload.problems.join("\n")),
+            if let Some(generation) = reload.generation {
+                info!("policy read anew: generation {generation}");
+            } else {
+                error!("policy refused, the old one stays: {}", reload.problems.join("\n"));
             }
             Ok(())
         }

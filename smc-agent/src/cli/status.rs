@@ -27,29 +27,29 @@ pub(super) fn status(places: &Places, output: Output) -> Result<ExitCode, Failur
 
 fn text(status: &Status) -> String {
     let mut lines = Vec::new();
-    match &status.agent {
-        Some(agent) => {
-            let adopted = if agent.adopted { ", went on with the programs of an earlier agent" } else { "" };
-            let (version, kernel) = (&agent.version, &agent.kernel);
-            lines.push(format!("agent      {version}, pid {}, since {:.0}{adopted}", agent.pid, agent.since));
-            lines.push(format!("kernel     {kernel}"));
-            for candidate in &agent.candidates {
-                let used = if candidate.chosen { "used" } else { "not used" };
-                lines.push(format!("backend    {} {used}: {}", candidate.backend, candidate.reason));
-            }
-            if let Some(reload) = &agent.last_reload {
-                let outcome = match reload.generation {
-                    Some(generation) => format!("generation {generation}"),
-                    None => format!("refused: {}", reload.problems.join("; ")),
-                };
-                lines.push(format!("reload     {:.0} {outcome}", reload.time));
-            }
+    if let Some(agent) = &status.agent {
+        let adopted = if agent.adopted { ", went on with the programs of an earlier agent" } else { "" };
+        let (version, kernel) = (&agent.version, &agent.kernel);
+        lines.push(format!("agent      {version}, pid {}, since {:.0}{adopted}", agent.pid, agent.since));
+        lines.push(format!("kernel     {kernel}"));
+        for candidate in &agent.candidates {
+            let used = if candidate.chosen { "used" } else { "not used" };
+            lines.push(format!("backend    {} {used}: {}", candidate.backend, candidate.reason));
         }
-        None => {
-            lines.push("agent      not running".to_owned());
-            let enforced = status.backend != Backend::Observe;
-            lines.push(format!("backend    {}", if enforced { status.backend.to_string() } else { "none".to_owned() }));
+        if let Some(reload) = &agent.last_reload {
+            let outcome = match reload.generation {
+                Some(generation) => format!("generation {generation}"),
+                None => format!("refused: {}", reload.problems.join("; ")),
+            };
+            lines.push(format!("reload     {:.0} {outcome}", reload.time));
         }
+    } else {
+        lines.push("agent      not running".to_owned());
+        let enforced = status.backend != Backend::Observe;
+        lines.push(format!(
+            "backend    {}",
+            if enforced { status.backend.to_string() } else { "none".to_owned() }
+        ));
     }
     if let Some(ctrl) = &status.hs_ctrl {
         lines.push(format!("hs_ctrl    {ctrl}"));
@@ -62,7 +62,12 @@ fn text(status: &Status) -> String {
             let sources: Vec<_> = policy.sources.iter().map(|source| source.display().to_string()).collect();
             lines.push(format!("policy     generation {} of {}", policy.generation, sources.join(" ")));
             for rule in &policy.rules {
-                lines.push(format!("  {:<5} {:>10} hits  {}", rule.action, rule.hits, rule.name.escape_debug()));
+                lines.push(format!(
+                    "  {:<5} {:>10} hits  {}",
+                    rule.action,
+                    rule.hits,
+                    rule.name.escape_debug()
+                ));
             }
             lines.push(format!("  {:<5} {:>10} hits  (default)", policy.default, policy.default_hits));
         }

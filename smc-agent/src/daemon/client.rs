@@ -82,7 +82,9 @@ impl Client {
         let mut request = hyper::Request::new(Empty::<Bytes>::new());
         *request.method_mut() = method;
         *request.uri_mut() = hyper::Uri::try_from(path).unwrap_or_default();
-        request.headers_mut().insert(hyper::header::HOST, hyper::header::HeaderValue::from_static("smc-agent"));
+        request
+            .headers_mut()
+            .insert(hyper::header::HOST, hyper::header::HeaderValue::from_static("smc-agent"));
         let response = sender.send_request(request).await?;
         let status = response.status();
         let body = response.into_body().collect().await?.to_bytes();

@@ -1,12 +1,6 @@
 //! The control socket: HTTP/1.1 with JSON on a socket in the file system, for root and its group only.
 
-use std::{
-    convert::Infallible,
-    fs, io,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    time::Duration,
-};
+use std::{convert::Infallible, fs, io, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use axum::{
     Json, Router,
@@ -17,8 +11,8 @@ use axum::{
     routing::{get, post},
     serve::Listener,
 };
-use serde::Serialize;
 use futures_util::Stream;
+use serde::Serialize;
 use tokio::{
     net::{UnixListener, UnixStream, unix::SocketAddr},
     sync::{broadcast, mpsc, oneshot},
@@ -104,7 +98,11 @@ impl Listener for Checked {
         loop {
             let (stream, address) = Listener::accept(&mut self.0).await;
             match stream.peer_cred() {
-                Ok(peer) if peer.uid() == 0 || peer.gid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw() => {
+                Ok(peer)
+                    if peer.uid() == 0
+                        || peer.gid() == 0
+                        || peer.uid() == nix::unistd::geteuid().as_raw() =>
+                {
                     return (stream, address);
                 }
                 Ok(peer) => warn!("control socket: refused user {} of group {}", peer.uid(), peer.gid()),
@@ -154,9 +152,7 @@ async fn stream(State(shared): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines_of(events))).into_response()
 }
 
-fn lines_of(
-    events: broadcast::Receiver<Bytes>,
-) -> impl Stream<Item = Result<Bytes, Infallible>> {
+fn lines_of(events: broadcast::Receiver<Bytes>) -> impl Stream<Item = Result<Bytes, Infallible>> {
     futures_util::stream::unfold(events, |mut events| async move {
         let line = match events.recv().await {
             Ok(line) => line,

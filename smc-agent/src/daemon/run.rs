@@ -167,7 +167,8 @@ impl Agent {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let (sender, mut requests) = mpsc::channel(REQUESTS);
-        let server = control::serve(&self.options.enforce.places.control_socket(), sender, self.events.clone())?;
+        let server =
+            control::serve(&self.options.enforce.places.control_socket(), sender, self.events.clone())?;
         let mut reader = EventReader::new(self.enforcer.maps().events().map_err(EnforceError::from)?)?;
         // SAFETY: the monitor owns its socket, which is the same and open for as long as it lives.
         let monitor = unsafe { AsyncFd::register_with_interest(monitor, tokio::io::Interest::READABLE) };
@@ -178,13 +179,10 @@ impl Agent {
                 biased;
                 result = reader.read(|record| {
                     let event = Event::new(record, ClockOffset::now(), &mut self.names);
-                    match event {
-                        Some(event) => {
-                            publish(&self.events, &event);
-                            tell(Notice::Event(&event));
-                        }
-                        None => debug!("a record of unknown kind {}", record.kind),
-                    }
+                    if let Some(event) = event {
+                        publish(&self.events, &event);
+                        tell(Notice::Event(&event));
+                    } else { debug!("a record of unknown kind {}", record.kind) }
                 }) => result?,
                 changes = next_changes(&mut monitor) => self.follow(changes?),
                 Some(request) = requests.recv() => {
@@ -258,9 +256,7 @@ impl Agent {
             });
         let time = Timestamp::now();
         let reload = match result {
-            Ok(()) => {
-                Reload { time, generation: Some(self.enforcer.generation()), problems: Vec::new() }
-            }
+            Ok(()) => Reload { time, generation: Some(self.enforcer.generation()), problems: Vec::new() },
             Err(problems) => Reload { time, generation: None, problems },
         };
         self.last_reload = Some(reload.clone());

@@ -34,7 +34,7 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// Interfaces of this network namespace that both traffic control programs are attached to.
     pub interfaces: Vec<String>,
-    /// The ctrl that is selected in net.smc.hs_ctrl.
+    /// The ctrl that is selected in `net.smc.hs_ctrl`.
     pub hs_ctrl: Option<String>,
     /// What is not as it should be.
     pub degraded: Vec<Degraded>,
@@ -158,7 +158,9 @@ impl Status {
             }
         }
         if let Some(missing) = status.agent.as_ref().and_then(|agent| agent.tracing_missing.clone()) {
-            status.degraded.push(Degraded { what: format!("no fallback events: {missing}"), unenforced: false });
+            status
+                .degraded
+                .push(Degraded { what: format!("no fallback events: {missing}"), unenforced: false });
         }
         Ok(status)
     }

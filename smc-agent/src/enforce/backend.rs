@@ -31,7 +31,7 @@ impl fmt::Display for Backend {
 pub enum BackendChoice {
     /// The best one that this kernel really loads: hs-ctrl, else tc.
     Auto,
-    /// struct_ops `smc_hs_ctrl` (6.19 and later).
+    /// `struct_ops` `smc_hs_ctrl` (6.19 and later).
     HsCtrl,
     /// Traffic control: rewrites SYNs (6.6 and later).
     Tc,

@@ -4,7 +4,10 @@ use super::{
     PolicyRecord,
     places::{ObjectPlaces, Places},
 };
-use crate::kernel::{features::Features, hs_ctrl::{self, Registered}};
+use crate::kernel::{
+    features::Features,
+    hs_ctrl::{self, Registered},
+};
 
 /// What was removed, and what could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -118,7 +118,8 @@ impl Enforcer {
         // Compiled before anything is touched: a policy that is too large changes nothing.
         let mut table = policy::compile(policy, generation, &options.limits)?;
 
-        let finished = options.places.of_object(object::id());
+        let id = object::id(options.log_level);
+        let finished = options.places.of_object(&id);
         let unfinished = options.places.of_object(UNFINISHED);
         unfinished.remove()?;
         let adopted = finished.root.exists();
@@ -146,10 +147,9 @@ impl Enforcer {
         PolicyRecord::new(policy, sources, generation).write(&options.places)?;
         maps.install(&mut table)?;
         maps.set_scope(&[netns])?;
-        let others = options.places.of_other_objects(object::id())?;
+        let others = options.places.of_other_objects(&id)?;
         let active = prepared.activate(&finished, &others, netns)?;
-        let mut enforcer =
-            Self { options, maps, ebpf, active, candidates, adopted, generation, netns };
+        let mut enforcer = Self { options, maps, ebpf, active, candidates, adopted, generation, netns };
         enforcer.remove_leftovers(features, &finished, &others);
         Ok(enforcer)
     }
@@ -328,11 +328,7 @@ fn choose(
     None
 }
 
-fn prepare_hs_ctrl(
-    features: &Features,
-    ebpf: &Ebpf,
-    pins: &ObjectPlaces,
-) -> Result<(Ready, String), String> {
+fn prepare_hs_ctrl(features: &Features, ebpf: &Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     if features.smc == Smc::Absent {
         return Err("this kernel has no SMC (module smc is not loaded)".to_owned());
@@ -351,7 +347,8 @@ fn prepare_hs_ctrl(
         return Ok((Ready::HsCtrlAdopted(registered), reason));
     }
     let loader = Loader::new(object::BYTES, ebpf).map_err(|error| text(&error))?;
-    let object = features.smc_btf_object().map_err(|error| format!("look up the BTF of module smc: {error}"))?;
+    let object =
+        features.smc_btf_object().map_err(|error| format!("look up the BTF of module smc: {error}"))?;
     let prepared = Prepared::new(&loader, btf, object).map_err(|error| {
         if let HsCtrlError::Load(LoaderError::Program { log, .. }) = &error {
             debug!("verifier log:\n{log}");
@@ -385,7 +382,8 @@ fn prepare_tc(ebpf: &mut Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), S
 /// The highest generation that any earlier agent got to; 0 if there was none.
 fn last_generation(places: &Places) -> io::Result<u64> {
     let objects = places.of_other_objects("")?;
-    let generations = objects.iter().filter_map(|object| Maps::open(&object.maps()).ok()?.generation().ok()?);
+    let generations =
+        objects.iter().filter_map(|object| Maps::open(&object.maps()).ok()?.generation().ok()?);
     Ok(generations.max().unwrap_or(0))
 }
 

@@ -74,7 +74,9 @@ impl Places {
                 Some("bpf"),
                 parent,
                 Some("bpf"),
-                nix::mount::MsFlags::MS_NOSUID | nix::mount::MsFlags::MS_NODEV | nix::mount::MsFlags::MS_NOEXEC,
+                nix::mount::MsFlags::MS_NOSUID
+                    | nix::mount::MsFlags::MS_NODEV
+                    | nix::mount::MsFlags::MS_NOEXEC,
                 Some("mode=700"),
             )
             .map_err(|error| at("mount a bpf file system on", parent)(error.into()))?;

@@ -61,7 +61,7 @@ impl PolicyRecord {
                 .map(|rule| RuleRecord {
                     name: rule.name.clone(),
                     action: word(rule.action).to_owned(),
-                    file: rule.place.file.to_path_buf(),
+                    file: rule.place.file.clone(),
                     line: rule.place.line,
                 })
                 .collect(),

@@ -152,14 +152,8 @@ impl Btf {
             None => (1, 0),
             Some(base) => (base.end_id(), base.end_string()),
         };
-        let mut btf = Self {
-            first_id,
-            first_string,
-            strings,
-            types: Vec::new(),
-            names: HashMap::new(),
-            base,
-        };
+        let mut btf =
+            Self { first_id, first_string, strings, types: Vec::new(), names: HashMap::new(), base };
         while !reader.bytes.is_empty() {
             let id = btf.end_id();
             let read = reader.read_type()?;
@@ -175,12 +169,18 @@ impl Btf {
         Ok(btf)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "a BTF section is shorter than 4 GiB: its header says so")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a BTF section is shorter than 4 GiB: its header says so"
+    )]
     fn end_id(&self) -> u32 {
         self.first_id + self.types.len() as u32
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "a BTF section is shorter than 4 GiB: its header says so")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a BTF section is shorter than 4 GiB: its header says so"
+    )]
     fn end_string(&self) -> u32 {
         self.first_string + self.strings.len() as u32
     }
@@ -234,7 +234,7 @@ impl Btf {
                 bits = bits.checked_add(distance)?;
                 id = of;
             }
-            (bits % BITS_OF_BYTE == 0).then_some(bits / BITS_OF_BYTE)
+            bits.is_multiple_of(BITS_OF_BYTE).then_some(bits / BITS_OF_BYTE)
         };
         find().ok_or_else(|| BtfError::NoField { structure: structure.to_owned(), field: field.to_owned() })
     }
@@ -346,7 +346,13 @@ mod tests {
         let length = |value: usize| u32::try_from(value).unwrap();
         put(
             &mut bytes,
-            &[length(HEADER + extra_header), 0, length(types.len()), length(types.len()), length(strings.len())],
+            &[
+                length(HEADER + extra_header),
+                0,
+                length(types.len()),
+                length(types.len()),
+                length(strings.len()),
+            ],
         );
         bytes.extend(vec![0; extra_header]);
         bytes.extend(types);

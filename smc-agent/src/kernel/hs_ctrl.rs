@@ -1,5 +1,5 @@
 //! The backend for kernels that ask a `struct smc_hs_ctrl` before they put the SMC option into a SYN or a SYN-ACK
-//! (include/net/smc.h, net/smc/smc_hs_bpf.c; 6.19 and later with `CONFIG_SMC_HS_CTRL_BPF`).
+//! (include/net/smc.h, `net/smc/smc_hs_bpf.c`; 6.19 and later with `CONFIG_SMC_HS_CTRL_BPF`).
 //!
 //! It is registered without a link, because the kernel refuses one, and selected for a namespace by writing its
 //! name to `net.smc.hs_ctrl`. Registration and selection outlive the process.
@@ -24,14 +24,13 @@ pub const SYSCTL: &str = "/proc/sys/net/smc/hs_ctrl";
 pub const NAMES: [&str; 2] = ["smcagent_a", "smcagent_b"];
 
 const STRUCTURE: &str = "smc_hs_ctrl";
-/// What `bpf_struct_ops_map_alloc()` looks for (kernel/bpf/bpf_struct_ops.c).
+/// What `bpf_struct_ops_map_alloc()` looks for (`kernel/bpf/bpf_struct_ops.c`).
 const VALUE_STRUCTURE: &str = "bpf_struct_ops_smc_hs_ctrl";
-/// Name of our struct_ops maps, by which they are found again (at most 15 characters).
+/// Name of our `struct_ops` maps, by which they are found again (at most 15 characters).
 const MAP_NAME: &str = "smcagent_ctrl";
 /// `BPF_MAP_TYPE_STRUCT_OPS` (uapi/linux/bpf.h).
 const MAP_TYPE_STRUCT_OPS: u32 = 26;
-const MEMBERS: [(&str, &str); 2] =
-    [("syn_option", "hs_syn_option"), ("synack_option", "hs_synack_option")];
+const MEMBERS: [(&str, &str); 2] = [("syn_option", "hs_syn_option"), ("synack_option", "hs_synack_option")];
 const KEY: [u8; 4] = [0; 4];
 
 /// Why the backend cannot be used, or a step of it failed.
@@ -93,7 +92,9 @@ impl Prepared {
             let at = data + place.offset as usize;
             let slot = value.get_mut(at..at + 8).ok_or(HsCtrlError::NoMember(member))?;
             // Function pointers are given as program descriptors.
-            slot.copy_from_slice(&u64::from(std::os::fd::AsRawFd::as_raw_fd(&fd).unsigned_abs()).to_ne_bytes());
+            slot.copy_from_slice(
+                &u64::from(std::os::fd::AsRawFd::as_raw_fd(&fd).unsigned_abs()).to_ne_bytes(),
+            );
             programs.push(fd);
         }
         Ok(Self { value, value_type, name_offset: data + name, module_btf, programs })
@@ -104,8 +105,10 @@ impl Prepared {
         debug_assert_eq!(self.programs.len(), MEMBERS.len(), "one program a member");
         let size = u32::try_from(self.value.len()).map_err(|_| HsCtrlError::NoType)?;
         for name in NAMES {
-            let field =
-                self.value.get_mut(self.name_offset..self.name_offset + 16).ok_or(HsCtrlError::NoMember("name"))?;
+            let field = self
+                .value
+                .get_mut(self.name_offset..self.name_offset + 16)
+                .ok_or(HsCtrlError::NoMember("name"))?;
             field.fill(0);
             field[..name.len()].copy_from_slice(name.as_bytes());
             let module = self.module_btf.as_ref().map(|fd| fd.as_fd());

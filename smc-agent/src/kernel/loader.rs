@@ -1,4 +1,4 @@
-//! Loads programs of kinds that aya has no type for: members of a struct_ops type, in the kernel or in a module.
+//! Loads programs of kinds that aya has no type for: members of a `struct_ops` type, in the kernel or in a module.
 //! The object is parsed a second time, and relocated against the maps that aya made.
 
 use std::{
@@ -78,7 +78,7 @@ impl Loader {
         self.btf.as_fd()
     }
 
-    /// Loads `program` as member number `member` of the struct_ops type `type_id`, which is in the kernel's BTF or
+    /// Loads `program` as member number `member` of the `struct_ops` type `type_id`, which is in the kernel's BTF or
     /// in that of the module given.
     pub fn struct_ops_member(
         &self,
@@ -95,7 +95,10 @@ impl Loader {
         let instructions = function.instructions.as_slice();
         // SAFETY: bpf_insn is 8 bytes of plain integers without padding.
         let instructions = unsafe {
-            std::slice::from_raw_parts(instructions.as_ptr().cast::<u8>(), std::mem::size_of_val(instructions))
+            std::slice::from_raw_parts(
+                instructions.as_ptr().cast::<u8>(),
+                std::mem::size_of_val(instructions),
+            )
         };
         let record_size = |size: usize| u32::try_from(size).unwrap_or(0);
         sys::prog_load(&sys::ProgLoad {
@@ -105,14 +108,8 @@ impl Loader {
             instructions,
             license,
             btf: self.btf.as_fd(),
-            func_info: (
-                &function.func_info.func_info_bytes(),
-                record_size(function.func_info_rec_size),
-            ),
-            line_info: (
-                &function.line_info.line_info_bytes(),
-                record_size(function.line_info_rec_size),
-            ),
+            func_info: (&function.func_info.func_info_bytes(), record_size(function.func_info_rec_size)),
+            line_info: (&function.line_info.line_info_bytes(), record_size(function.line_info_rec_size)),
             attach_btf_id: type_id,
             attach_btf: module_btf,
         })

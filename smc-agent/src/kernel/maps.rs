@@ -16,6 +16,7 @@ use crate::policy::PolicyTable;
 /// Table slots: one in force, one to prepare the next table in.
 const SLOTS: u32 = 2;
 /// Hit counters of a slot: one a rule, and one for the default after them.
+#[expect(clippy::cast_possible_truncation, reason = "4096")]
 const HITS_PER_SLOT: u32 = MAX_RULES as u32 + 1;
 /// `BPF_F_INNER_MAP` (uapi/linux/bpf.h): inner maps of one outer map may differ in size.
 const BPF_F_INNER_MAP: u32 = 1 << 12;
@@ -133,9 +134,8 @@ impl Maps {
         let next = (present + 1) % SLOTS;
         let zeros = vec![
             0_u64;
-            aya::util::nr_cpus().map_err(|(what, source)| {
-                MapsError::Io { what: what.to_owned(), source }
-            })?
+            aya::util::nr_cpus()
+                .map_err(|(what, source)| { MapsError::Io { what: what.to_owned(), source } })?
         ];
         for index in 0..HITS_PER_SLOT {
             let zeros = PerCpuValues::try_from(zeros.clone()).map_err(failed("prepare hit counters"))?;

@@ -1,6 +1,6 @@
 //! The BPF object that is built into this program: loaded with the running kernel's offsets, its maps pinned.
 
-use std::{path::Path, sync::LazyLock};
+use std::{fmt::Write as _, path::Path};
 
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use sha2::{Digest as _, Sha256};
@@ -40,14 +40,17 @@ pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
     loader.load(BYTES)
 }
 
-/// Names the object by its content: what an earlier agent left is usable as it is exactly if it has the same name.
-pub fn id() -> &'static str {
-    static ID: LazyLock<String> = LazyLock::new(|| {
-        const DIGITS: usize = 12;
-        let digest = Sha256::digest(BYTES);
-        let mut text: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        text.truncate(DIGITS);
-        text
-    });
-    &ID
+/// Names the object by its content, and by the level of its messages, which is fixed when it is loaded: what an earlier
+/// agent left is usable as it is exactly if it has the same name.
+pub fn id(log_level: u8) -> String {
+    const BYTES_SHOWN: usize = 6;
+    let mut text = String::new();
+    for byte in Sha256::digest(BYTES).iter().take(BYTES_SHOWN) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    if log_level > 0 {
+        let _ = write!(text, "-log{log_level}");
+    }
+    text
 }

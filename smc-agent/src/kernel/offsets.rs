@@ -48,5 +48,8 @@ pub fn of_smc(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
 }
 
 fn resolve(btf: &Btf, fields: &[Field]) -> Result<Vec<Offset>, BtfError> {
-    fields.iter().map(|Field(global, structure, field)| Ok((*global, btf.offset(structure, field)?))).collect()
+    fields
+        .iter()
+        .map(|Field(global, structure, field)| Ok((*global, btf.offset(structure, field)?)))
+        .collect()
 }

@@ -20,7 +20,8 @@ use aya_obj::generated::{bpf_attr, bpf_btf_info, bpf_cmd, bpf_map_info};
 /// Every pointer that `attr` holds for `command` is valid for as long as the call lasts.
 unsafe fn bpf(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i64> {
     // SAFETY: `attr` is a valid bpf_attr of the size given; the caller vouches for the pointers in it.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command as u32, &raw mut *attr, size_of::<bpf_attr>()) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command as u32, &raw mut *attr, size_of::<bpf_attr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -100,9 +101,11 @@ pub(super) fn prog_load(program: &ProgLoad<'_>) -> Result<OwnedFd, (io::Error, S
         command.license = program.license.as_ptr() as u64;
         put_name(&mut command.prog_name, program.name);
         command.prog_btf_fd = raw(program.btf);
-        (command.func_info, command.func_info_rec_size) = (program.func_info.0.as_ptr() as u64, program.func_info.1);
+        (command.func_info, command.func_info_rec_size) =
+            (program.func_info.0.as_ptr() as u64, program.func_info.1);
         command.func_info_cnt = count(program.func_info.0, program.func_info.1);
-        (command.line_info, command.line_info_rec_size) = (program.line_info.0.as_ptr() as u64, program.line_info.1);
+        (command.line_info, command.line_info_rec_size) =
+            (program.line_info.0.as_ptr() as u64, program.line_info.1);
         command.line_info_cnt = count(program.line_info.0, program.line_info.1);
         command.attach_btf_id = program.attach_btf_id;
         if let Some(btf) = program.attach_btf {
@@ -172,7 +175,7 @@ pub(super) fn array(name: &str, value_size: u32, entries: u32, flags: u32) -> io
     unsafe { bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut attr) }
 }
 
-/// Writes an element. For a struct_ops map this registers it.
+/// Writes an element. For a `struct_ops` map this registers it.
 pub(super) fn map_update(map: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Result<()> {
     let mut attr = empty();
     // SAFETY: the struct arm of the map element commands; all its fields are integers.
@@ -216,7 +219,7 @@ pub(super) fn array_update_all(map: BorrowedFd<'_>, values: &[u8], value_size: u
     Ok(())
 }
 
-/// Deletes an element. For a struct_ops map this unregisters it.
+/// Deletes an element. For a `struct_ops` map this unregisters it.
 pub(super) fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<()> {
     let mut attr = empty();
     // SAFETY: the struct arm of the map element commands; all its fields are integers.
@@ -274,7 +277,7 @@ fn object_info<T>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<()> {
 
 /// The interface of a tcx link; 0 once it has gone.
 pub(super) fn tcx_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
-    /// `struct bpf_link_info` (uapi/linux/bpf.h): type, id, prog_id, then a union on an 8-byte boundary, of which the
+    /// `struct bpf_link_info` (uapi/linux/bpf.h): type, id, `prog_id`, then a union on an 8-byte boundary, of which the
     /// arm of tcx begins with the interface.
     #[repr(C)]
     struct LinkInfo {

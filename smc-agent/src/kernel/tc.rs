@@ -21,10 +21,8 @@ use tracing::debug;
 use super::sys;
 use crate::netlink::link::Link;
 
-const PROGRAMS: [(&str, TcAttachType, &str); 2] = [
-    ("smc_egress", TcAttachType::Egress, "egress"),
-    ("smc_ingress", TcAttachType::Ingress, "ingress"),
-];
+const PROGRAMS: [(&str, TcAttachType, &str); 2] =
+    [("smc_egress", TcAttachType::Egress, "egress"), ("smc_ingress", TcAttachType::Ingress, "ingress")];
 
 /// A step with traffic control failed.
 #[derive(Debug, Error)]
@@ -74,7 +72,9 @@ pub fn load(ebpf: &mut Ebpf, folder: &Path) -> Result<(), TcError> {
             debug!("{name}: the verifier followed {count} instructions");
         }
         let path = folder.join(name);
-        program.pin(&path).map_err(|error| failed(format!("pin {}", path.display()))(io::Error::other(error)))?;
+        program
+            .pin(&path)
+            .map_err(|error| failed(format!("pin {}", path.display()))(io::Error::other(error)))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Why connections fall back: the codes of net/smc/smc_clc.h (`SMC_CLC_DECL_*`) and Alibaba's additions.
+//! Why connections fall back: the codes of `net/smc/smc_clc.h` (`SMC_CLC_DECL_*`) and Alibaba's additions.
 
 /// A code with its name, without the prefix `SMC_CLC_DECL_`.
 const CODES: &[(u32, &str)] = &[

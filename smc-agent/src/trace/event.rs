@@ -117,7 +117,8 @@ impl ClockOffset {
     /// As it is now; it changes when the wall clock is set.
     pub fn now() -> Self {
         let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-        let monotonic = monotonic.map_or(0, |now| i128::from(now.tv_sec()) * 1_000_000_000 + i128::from(now.tv_nsec()));
+        let monotonic =
+            monotonic.map_or(0, |now| i128::from(now.tv_sec()) * 1_000_000_000 + i128::from(now.tv_nsec()));
         Self(Timestamp::now().as_nanosecond() - monotonic)
     }
 }
@@ -126,8 +127,10 @@ impl Event {
     /// Makes an event of a record of the ring buffer; `None` for a kind that this program does not know.
     pub fn new(record: &common::Event, clock: ClockOffset, names: &mut dyn RuleNames) -> Option<Self> {
         let has = |flag: u8| record.flags & flag != 0;
-        let mut decider =
-            || Decider { rule: names.rule_name(record.generation, record.rule), generation: record.generation };
+        let mut decider = || Decider {
+            rule: names.rule_name(record.generation, record.rule),
+            generation: record.generation,
+        };
         let kind = if record.kind == common::EventKind::Fallback as u16 {
             Kind::Fallback {
                 code: Code::new(record.code),

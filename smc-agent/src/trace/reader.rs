@@ -30,10 +30,8 @@ pub enum TraceError {
 
 /// Attaches to the tracepoint for as long as `ebpf` lives: tracing ends with the process.
 pub fn attach(ebpf: &mut Ebpf) -> Result<(), TraceError> {
-    let program: &mut RawTracePoint = ebpf
-        .program_mut(PROGRAM)
-        .and_then(|program| program.try_into().ok())
-        .ok_or(TraceError::NoProgram)?;
+    let program: &mut RawTracePoint =
+        ebpf.program_mut(PROGRAM).and_then(|program| program.try_into().ok()).ok_or(TraceError::NoProgram)?;
     program.load().map_err(TraceError::Load)?;
     program.attach(TRACEPOINT).map_err(TraceError::Attach)?;
     Ok(())
