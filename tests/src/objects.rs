@@ -31,6 +31,7 @@ impl Objects {
     }
 
     /// What is here and was not there before.
+    #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let new = |now: &BTreeMap<u32, String>, old: &BTreeMap<u32, String>| {
             now.iter().filter(|(id, _)| !old.contains_key(id)).map(|(id, name)| (*id, name.clone())).collect()

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// `SMC_CLC_DECL_PEERNOSMC` (`net/smc/smc_clc.h`): what both ends of a refused flow see.
 pub(crate) const PEER_NO_SMC: u32 = 0x0301_0000;
 /// Bounds a hang under emulation; nothing takes nearly as long.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 const SYSCTL: &str = "/proc/sys/net/smc/hs_ctrl";
 const PINS: &str = "/sys/fs/bpf/smc-agent";
@@ -168,8 +168,7 @@ impl Flow {
 /// Both ends show the fallback of a refused flow; plain TCP sockets have none to show.
 pub(crate) fn expect_denied(ends: &Ends) -> Result<()> {
     for (name, end) in [("client", &ends.client), ("server", &ends.server)] {
-        let as_expected =
-            end.mode == Mode::Tcp || end.mode == Mode::FallbackTcp && end.reason == PEER_NO_SMC;
+        let as_expected = end.mode == Mode::Tcp || end.mode == Mode::FallbackTcp && end.reason == PEER_NO_SMC;
         ensure!(as_expected, "the {name} has mode {} and reason {:#010x}", end.mode, end.reason);
     }
     Ok(())
@@ -367,8 +366,8 @@ pub(crate) fn fallback(role: &str, local: SocketAddr, peer: SocketAddr, by: &str
 }
 
 /// Both events of a refused flow between SMC sockets; the role that refused has the rule.
-pub(crate) fn refused(ends: &Ends, role: &str, rule: &str) -> [String; 2] {
-    let by = |this: &str| if this == role { format!(" by {rule}") } else { String::new() };
+pub(crate) fn refused(ends: &Ends, refuser: &str, name: &str) -> [String; 2] {
+    let by = |this: &str| if this == refuser { format!(" by {name}") } else { String::new() };
     [
         fallback("client", ends.client.local, ends.client.peer, &by("client")),
         fallback("server", ends.server.local, ends.server.peer, &by("server")),

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use serde_json::Value;
 use smc_agent_tests::agent::Agent;
 
+use crate::interfaces;
 use crate::lab::{
     Backend, Flow, Lab, POLICY, Port, SOON, command, detach, has_hs_ctrl, pins, selected_ctrl, status,
 };
@@ -36,7 +37,10 @@ pub(crate) fn status_explains(lab: &mut Lab) -> Result<()> {
     let agent = &status["agent"];
     ensure!(status["backend"] == backend.word(), "{status:#}");
     ensure!(agent["pid"] == pid && agent["adopted"] == false, "{agent:#}");
-    ensure!(agent["tracing_missing"] == Value::Null && status["degraded"] == serde_json::json!([]), "{status:#}");
+    ensure!(
+        agent["tracing_missing"] == Value::Null && status["degraded"] == serde_json::json!([]),
+        "{status:#}"
+    );
     let candidates = agent["candidates"].as_array().context("no candidates")?;
     let (chosen, others) = candidates.split_last().context("no candidates")?;
     ensure!(chosen["backend"] == backend.word() && chosen["chosen"] == true, "{agent:#}");
@@ -48,13 +52,17 @@ pub(crate) fn status_explains(lab: &mut Lab) -> Result<()> {
         }
         Backend::Tc => {
             ensure!(reason(chosen).contains("tcx"), "{agent:#}");
-            ensure!(status["interfaces"] == serde_json::json!(["lo"]), "{status:#}");
+            let covered = status["interfaces"].as_array().map(Vec::len);
+            ensure!(covered == Some(interfaces::names()?.len()), "{status:#}");
             ensure!(selected_ctrl().is_empty(), "net.smc.hs_ctrl is set");
             // Asked for by name where it is not the best: then it is the only candidate.
             let expected = usize::from(backend.is_automatic());
             ensure!(others.len() == expected, "{agent:#}");
             for other in others {
-                ensure!(other["chosen"] == false && reason(other).contains("no struct smc_hs_ctrl"), "{agent:#}");
+                ensure!(
+                    other["chosen"] == false && reason(other).contains("no struct smc_hs_ctrl"),
+                    "{agent:#}"
+                );
             }
         }
     }
@@ -149,7 +157,7 @@ pub(crate) fn restart_loop(lab: &mut Lab) -> Result<()> {
             }
             Ok(())
         });
-        let agents = || -> Result<()> {
+        let mut agents = || -> Result<()> {
             for number in 1..=AGENTS {
                 for _ in 0..FLOWS_EACH {
                     done.recv_timeout(SOON).with_context(|| format!("no flows beside agent {number}"))?;
@@ -175,7 +183,10 @@ pub(crate) fn change_of_backend(lab: &mut Lab) -> Result<()> {
         lab.backend = backend;
         lab.start_again()?;
         let report = status()?;
-        ensure!(report["backend"] == backend.word() && report["degraded"] == serde_json::json!([]), "{report:#}");
+        ensure!(
+            report["backend"] == backend.word() && report["degraded"] == serde_json::json!([]),
+            "{report:#}"
+        );
         ensure!(selected_ctrl().is_empty() == (backend == Backend::Tc), "{report:#}");
         all_enforced().with_context(|| format!("by {backend}"))?;
         lab.kill()?;
