@@ -230,10 +230,15 @@ impl Lab {
         arguments
     }
 
-    /// Starts an agent with a policy and waits until it enforces.
+    /// Puts a policy into force: by the agent that runs, whose events until now are forgotten, else by a new one.
     pub(crate) fn start(&mut self, policy: &str) -> Result<&mut Agent> {
-        self.write_policy(policy)?;
-        self.start_again()
+        if self.agent.is_none() {
+            self.write_policy(policy)?;
+            return self.start_again();
+        }
+        self.events()?;
+        self.reload(policy)?;
+        self.agent()
     }
 
     /// Starts an agent with the policy file as it is.
@@ -340,6 +345,11 @@ pub(crate) fn status() -> Result<Value> {
     let finished = command(&["status", "-o", "json"])?;
     ensure!(finished.code == Some(0), "status: {finished:?}");
     serde_json::from_str(&finished.stdout).context("the status is no JSON")
+}
+
+/// The generation in force.
+pub(crate) fn generation() -> Result<u64> {
+    status()?["policy"]["generation"].as_u64().context("no generation in the status")
 }
 
 /// How often each rule decided, by name; the default is `(default)`.
