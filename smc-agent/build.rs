@@ -50,10 +50,7 @@ fn build() -> Result<(), String> {
 /// What a build from source lacks here.
 fn missing_tools() -> Result<Vec<String>, String> {
     let mut missing = Vec::new();
-    let library = match env::var_os(LIBRARY_SOURCE) {
-        Some(folder) => PathBuf::from(folder),
-        None => sysroot()?.join("lib/rustlib/src/rust/library"),
-    };
+    let library = library_source()?;
     if !library.join("core/Cargo.toml").exists() {
         missing.push(format!("no rust-src at {} (cargo xtask setup gets it)", library.display()));
     }
@@ -63,6 +60,22 @@ fn missing_tools() -> Result<Vec<String>, String> {
             .push(format!("{} does not run (cargo xtask setup installs it)", Path::new(&linker).display()));
     }
     Ok(missing)
+}
+
+/// Where the source of the standard library is to be.
+fn library_source() -> Result<PathBuf, String> {
+    match env::var_os(LIBRARY_SOURCE) {
+        Some(folder) => Ok(PathBuf::from(folder)),
+        None => Ok(sysroot()?.join("lib/rustlib/src/rust/library")),
+    }
+}
+
+/// The folders that cargo unpacks crates in, one for each registry.
+fn crate_sources() -> Vec<PathBuf> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
+    let entries = home.and_then(|home| fs::read_dir(home.join("registry/src")).ok());
+    entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
 fn compile(workspace: &Path, out: &Path, target: &Path) -> Result<(), String> {
@@ -87,14 +100,17 @@ fn compile(workspace: &Path, out: &Path, target: &Path) -> Result<(), String> {
             cargo.env_remove(&name);
         }
     }
-    // Paths are remapped so that the object does not depend on where it was built.
-    let flags = [
+    let mut flags = vec![
         format!("--cfg=bpf_target_arch=\"{arch}\""),
         "-Cdebuginfo=2".to_owned(),
         "-Clink-arg=--btf".to_owned(),
-        format!("--remap-path-prefix={}=/smc-agent", workspace.display()),
-        format!("--remap-path-prefix={}=/rust", sysroot()?.display()),
     ];
+    // So that the object does not depend on where it was built, nor tell.
+    let renamed =
+        |(folder, name): (PathBuf, &str)| format!("--remap-path-prefix={}={name}", folder.display());
+    flags.push(renamed((workspace.to_owned(), "/smc-agent")));
+    flags.extend(library_source()?.parent().map(|folder| renamed((folder.to_owned(), "/rust"))));
+    flags.extend(crate_sources().into_iter().map(|folder| renamed((folder, "/crates"))));
     cargo
         .current_dir(workspace)
         .args(["build", "--locked", "--package", "smc-agent-ebpf", "--bins", "--release"])

@@ -9,7 +9,7 @@ mod run;
 mod status;
 
 use std::{
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     path::PathBuf,
     process::ExitCode,
 };
@@ -132,7 +132,12 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,aya=warn,aya_obj=warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
 }
 
 /// A runtime of one thread: everything that waits, waits there.

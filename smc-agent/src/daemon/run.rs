@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 use super::{
     control::{self, Request},
     names::Names,
-    status::{AgentStatus, Reload, Status},
+    status::{AgentStatus, Reload, Status, VERSION},
 };
 use crate::{
     enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError},
@@ -175,8 +175,6 @@ impl Agent {
         let mut monitor = monitor.map_err(|error| error.into_parts().1)?;
         loop {
             tokio::select! {
-                // Events first: a decision is reported before what follows from it.
-                biased;
                 result = reader.read(|record| {
                     let event = Event::new(record, ClockOffset::now(), &mut self.names);
                     if let Some(event) = event {
@@ -256,8 +254,13 @@ impl Agent {
             });
         let time = Timestamp::now();
         let reload = match result {
-            Ok(()) => Reload { time, generation: Some(self.enforcer.generation()), problems: Vec::new() },
-            Err(problems) => Reload { time, generation: None, problems },
+            Ok(()) => Reload {
+                version: VERSION,
+                time,
+                generation: Some(self.enforcer.generation()),
+                problems: Vec::new(),
+            },
+            Err(problems) => Reload { version: VERSION, time, generation: None, problems },
         };
         self.last_reload = Some(reload.clone());
         reload

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io, path::PathBuf};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smc_agent_common::Counter;
 
@@ -17,10 +18,10 @@ use crate::{
 };
 
 /// Version of the form of the status as JSON.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// The whole status.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Version of this form.
     pub version: u32,
@@ -41,7 +42,7 @@ pub struct Status {
 }
 
 /// The running agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentStatus {
     /// Its process id.
     pub pid: u32,
@@ -62,8 +63,10 @@ pub struct AgentStatus {
 }
 
 /// A reload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reload {
+    /// Version of this form.
+    pub version: u32,
     /// When.
     pub time: Timestamp,
     /// The generation that came of it; `None` if it was refused.
@@ -73,7 +76,7 @@ pub struct Reload {
 }
 
 /// The policy in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyStatus {
     /// Its generation.
     pub generation: u64,
@@ -88,7 +91,7 @@ pub struct PolicyStatus {
 }
 
 /// A rule in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RuleStatus {
     /// Its name.
     pub name: String,
@@ -99,7 +102,7 @@ pub struct RuleStatus {
 }
 
 /// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Degraded {
     /// What.
     pub what: String,

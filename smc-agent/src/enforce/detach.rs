@@ -9,9 +9,16 @@ use crate::kernel::{
     hs_ctrl::{self, Registered},
 };
 
+/// Version of the form of the report as JSON.
+const VERSION: u32 = 1;
+
 /// What was removed, and what could not be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 pub struct Detached {
+    /// Version of this form.
+    pub version: u32,
     /// What was there and is gone.
     pub removed: Vec<String>,
     /// What went wrong.
@@ -20,7 +27,7 @@ pub struct Detached {
 
 /// Removes selection, registrations, programs, maps, pins and records of the agent. The caller holds the lock.
 pub fn detach(places: &Places) -> Detached {
-    let mut report = Detached::default();
+    let mut report = Detached { version: VERSION, ..Detached::default() };
     let mut note = |what: &str, result: Result<bool, String>| match result {
         Ok(true) => report.removed.push(what.to_owned()),
         Ok(false) => {}

@@ -61,6 +61,9 @@ pub enum EnforceError {
     /// The policy does not compile to a table.
     #[error(transparent)]
     Compile(#[from] policy::CompileError),
+    /// No interface could be covered.
+    #[error("traffic control took the programs, but none of the interfaces did (the reasons are above)")]
+    NothingCovered,
     /// A file or folder could not be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -293,8 +296,17 @@ impl Ready {
             Self::Tc => {
                 let mut tc = Tc::open(&pins.programs(), &pins.links())?;
                 let former: Vec<PathBuf> = others.iter().map(ObjectPlaces::links).collect();
-                for interface in link::list()? {
-                    tc.attach(netns, &interface, &former)?;
+                let interfaces = link::list()?;
+                let mut covered = 0;
+                for interface in &interfaces {
+                    match tc.attach(netns, interface, &former) {
+                        Ok(()) => covered += 1,
+                        // The others are covered all the same; `status` names this one.
+                        Err(error) => warn!("{error}"),
+                    }
+                }
+                if covered == 0 && !interfaces.is_empty() {
+                    return Err(EnforceError::NothingCovered);
                 }
                 Ok(Active::Tc(tc))
             }

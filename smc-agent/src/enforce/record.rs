@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smc_agent_common::RULE_DEFAULT;
 
@@ -16,7 +17,7 @@ use crate::policy::{Action, Policy};
 const VERSION: u32 = 1;
 
 /// The rules of one generation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyRecord {
     /// Version of this form.
     pub version: u32,
@@ -31,7 +32,7 @@ pub struct PolicyRecord {
 }
 
 /// A rule of a generation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RuleRecord {
     /// Its name.
     pub name: String,

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smc_agent_common as common;
 
@@ -12,7 +13,7 @@ use super::codes;
 pub const VERSION: u32 = 1;
 
 /// Which side of the connection this host is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// This host connected.
@@ -32,7 +33,7 @@ impl Side {
 }
 
 /// A fallback code, with its name where Linux has one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Code {
     /// The number.
     pub value: u32,
@@ -47,7 +48,7 @@ impl Code {
 }
 
 /// A rule of the policy, or its default.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Decider {
     /// The rule's name; `None` for the default.
     pub rule: Option<String>,
@@ -56,7 +57,7 @@ pub struct Decider {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Kind {
     /// A connection of an SMC socket goes on as plain TCP.
@@ -80,7 +81,7 @@ pub enum Kind {
 }
 
 /// Something that happened to a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// [`VERSION`].
     pub version: u32,

@@ -10,6 +10,7 @@ use aya::{
 use smc_agent_common as common;
 use thiserror::Error;
 use tokio::io::unix::AsyncFd;
+use tracing::warn;
 
 const PROGRAM: &str = "smc_fallback";
 const TRACEPOINT: &str = "smc_switch_to_fallback";
@@ -40,7 +41,6 @@ pub fn attach(ebpf: &mut Ebpf) -> Result<(), TraceError> {
 /// Reads the ring buffer without blocking a thread.
 pub struct EventReader {
     ring: AsyncFd<RingBuf<MapData>>,
-    malformed: u64,
 }
 
 impl EventReader {
@@ -49,25 +49,25 @@ impl EventReader {
         debug_assert!(ring.as_raw_fd() >= 0, "an open map");
         // SAFETY: the ring owns its descriptor, which is the same and open for as long as the ring lives.
         let ring = unsafe { AsyncFd::register_with_interest(ring, tokio::io::Interest::READABLE) };
-        Ok(Self { ring: ring.map_err(|error| error.into_parts().1)?, malformed: 0 })
+        Ok(Self { ring: ring.map_err(|error| error.into_parts().1)? })
     }
 
-    /// Waits for records, and hands each to `take`.
+    /// Waits for records, and hands some of them to `take`: not more at a time than lets everything else have its turn.
     pub async fn read(&mut self, mut take: impl FnMut(&common::Event)) -> io::Result<()> {
+        const AT_ONCE: usize = 1024;
         let mut guard = self.ring.readable_mut().await?;
         let ring = guard.get_inner_mut();
-        while let Some(item) = ring.next() {
+        for _ in 0..AT_ONCE {
+            let Some(item) = ring.next() else {
+                guard.clear_ready();
+                break;
+            };
             match bytemuck::try_pod_read_unaligned::<common::Event>(&item) {
                 Ok(event) => take(&event),
-                Err(_) => self.malformed += 1,
+                // Cannot be, of programs that came with this agent.
+                Err(error) => warn!("a record of {} bytes is no event: {error}", item.len()),
             }
         }
-        guard.clear_ready();
         Ok(())
-    }
-
-    /// Records of a size that is not an event's.
-    pub fn malformed(&self) -> u64 {
-        self.malformed
     }
 }

@@ -1,0 +1,30 @@
+//! The JSON that the commands write has the form of the schemas in `docs/schema`, which programs are written against.
+
+use std::path::Path;
+
+use schemars::{Schema, schema_for};
+use smc_agent::{
+    daemon::{Reload, Status},
+    enforce::{Detached, PolicyRecord},
+    trace::Event,
+};
+
+fn check(name: &str, schema: &Schema) -> Result<(), Box<dyn std::error::Error>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/schema/{name}.schema.json"));
+    let text = serde_json::to_string_pretty(schema)? + "\n";
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(&path, &text)?;
+    }
+    let checked_in = std::fs::read_to_string(&path)?;
+    assert_eq!(checked_in, text, "run this test with UPDATE_SCHEMA=1 and commit {}", path.display());
+    Ok(())
+}
+
+#[test]
+fn the_checked_in_schemas_are_those_of_the_types() -> Result<(), Box<dyn std::error::Error>> {
+    check("status", &schema_for!(Status))?;
+    check("event", &schema_for!(Event))?;
+    check("reload", &schema_for!(Reload))?;
+    check("detach", &schema_for!(Detached))?;
+    check("policy-record", &schema_for!(PolicyRecord))
+}
