@@ -80,7 +80,7 @@ pub(crate) fn usage(sandbox: &Sandbox) -> Result<()> {
     let backend = sandbox.run(&["run", "--policy", "x", "--backend", "magic"])?;
     ensure!(backend.code == Some(2) && backend.stderr.contains("hs-ctrl, tc"), "{backend:?}");
     let size = sandbox.run(&["run", "--policy", "x", "--max-table-memory", "huge"])?;
-    ensure!(size.code == Some(2) && size.stderr.contains("a number of bytes is wanted"), "{size:?}");
+    ensure!(size.code == Some(2) && size.stderr.contains("K, M and G are known"), "{size:?}");
     let nothing = agent::command::<&str>(&[])?;
     ensure!(nothing.code == Some(2) && nothing.stderr.contains("Usage: smc-agent"), "{nothing:?}");
     Ok(())
