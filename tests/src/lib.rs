@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod netns;
+pub mod objects;
 pub mod pair;
 pub mod setup;
 pub mod wait;

@@ -1,0 +1,62 @@
+//! The life of an agent with the backend tc, on a kernel that need not have SMC.
+
+use anyhow::{Result, ensure};
+use nix::mount::umount;
+use smc_agent_tests::objects::pinned;
+use smc_agent_tests::pair::{Kind, Mode, Pair, run};
+
+use crate::sandbox::{SOON, Sandbox};
+
+const POLICY: &str = "{ version: 1, default: deny, rules: [{ name: web, action: allow, port: 80 }] }";
+
+pub(crate) fn mounts_bpf(sandbox: &Sandbox) -> Result<()> {
+    umount(&sandbox.path("bpf"))?;
+    let agent = sandbox.start(POLICY)?;
+    ensure!(!pinned(&sandbox.pins())?.is_empty(), "nothing is pinned");
+    agent.kill()?;
+    sandbox.run(&["detach"])?;
+    ensure!(!sandbox.pins().exists(), "the folder of the pins is left");
+    Ok(())
+}
+
+pub(crate) fn killed_adopted_detached(sandbox: &Sandbox) -> Result<()> {
+    let first = sandbox.start(POLICY)?;
+    let status = sandbox.status()?;
+    ensure!(status["backend"] == "tc" && status["agent"]["pid"] == first.id(), "{status:#}");
+    ensure!(status["agent"]["adopted"] == false, "{status:#}");
+    ensure!(status["interfaces"] == serde_json::json!(["lo"]), "{status:#}");
+    let pins = pinned(&sandbox.pins())?;
+    first.kill()?;
+    let alone = sandbox.status()?;
+    ensure!(alone["agent"].is_null() && alone["policy"]["rules"][0]["name"] == "web", "{alone:#}");
+    ensure!(alone["policy"]["default"] == "deny" && alone["backend"] == "tc", "{alone:#}");
+
+    let mut second = sandbox.start(POLICY)?;
+    let status = sandbox.status()?;
+    ensure!(status["agent"]["adopted"] == true && status["policy"]["generation"] == 2, "{status:#}");
+    ensure!(pinned(&sandbox.pins())? == pins, "other objects than before");
+    let detached = sandbox.run(&["detach"])?;
+    ensure!(detached.code == Some(0) && detached.stdout.starts_with("removed pins in"), "{detached:?}");
+    ensure!(second.wait(SOON)?.success(), "{:?}", second.lines());
+    sandbox.expect_nothing_enforced()
+}
+
+pub(crate) fn socket_is_for_root(sandbox: &Sandbox) -> Result<()> {
+    let _agent = sandbox.start(POLICY)?;
+    for arguments in [&["status"][..], &["reload"]] {
+        let finished = sandbox.run_as_nobody(arguments)?;
+        ensure!(finished.code == Some(4) && finished.stderr.contains("not permitted"), "{finished:?}");
+    }
+    Ok(())
+}
+
+pub(crate) fn plain_tcp(sandbox: &Sandbox) -> Result<()> {
+    let _agent = sandbox.start(POLICY)?;
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let ends = run(&Pair::new(Kind::Tcp, Kind::Tcp, address.parse()?))?;
+        ensure!(ends.intact && ends.client.mode == Mode::Tcp, "{ends:?}");
+    }
+    let counters = sandbox.status()?["counters"].clone();
+    ensure!(counters["client_judged"] == 0 && counters["server_judged"] == 0, "{counters:#}");
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Which flows run over SMC, for all kinds of sockets, addresses and ways to connect.
+
+use anyhow::{Context as _, Result, ensure};
+use smc_agent_tests::pair::{Kind, Mode};
+
+use crate::lab::{ALLOW_ALL, Flow, Lab, PEER_NO_SMC, POLICY, Port, V4, V6, expect_denied, smc_addresses};
+
+/// Every kind of SMC socket with every way to connect.
+fn variants(port: Port) -> Vec<Flow> {
+    let mut flows = Vec::new();
+    for address in [V4, V6] {
+        for kind in [Kind::Smc, Kind::SmcInet] {
+            for non_blocking in [false, true] {
+                flows.push(Flow { non_blocking, ..Flow::to(address, port).kinds(kind, kind) });
+            }
+        }
+    }
+    flows
+}
+
+fn denied(port: Port) -> Result<()> {
+    for flow in variants(port) {
+        flow.run_denied()?;
+    }
+    Ok(())
+}
+
+/// Flows that may negotiate: SMC where the kernel can, else a fallback for another reason than a refusal.
+fn allowed(port: Port) -> Result<()> {
+    for flow in variants(port) {
+        if smc_addresses().contains(&flow.to.ip()) {
+            flow.run_smc()?;
+            continue;
+        }
+        let ends = flow.run()?;
+        for end in [&ends.client, &ends.server] {
+            ensure!(
+                end.mode == Mode::FallbackTcp && end.reason != PEER_NO_SMC,
+                "{flow:?}: mode {} and reason {:#010x} although SMC was offered",
+                end.mode,
+                end.reason
+            );
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn client_rule(lab: &mut Lab) -> Result<()> {
+    lab.start(POLICY)?;
+    denied(Port::NoClient)?;
+    allowed(Port::Open)
+}
+
+pub(crate) fn server_rule(lab: &mut Lab) -> Result<()> {
+    lab.start(POLICY)?;
+    denied(Port::NoServer)?;
+    // Kinds that mix, in both directions.
+    for (client, server) in [(Kind::Smc, Kind::SmcInet), (Kind::SmcInet, Kind::Smc)] {
+        Flow::smc(Port::NoServer).kinds(client, server).run_denied()?;
+        Flow::smc(Port::Open).kinds(client, server).run_smc()?;
+    }
+    Ok(())
+}
+
+pub(crate) fn nothing_denied(lab: &mut Lab) -> Result<()> {
+    lab.start(ALLOW_ALL)?;
+    allowed(Port::NoClient)?;
+    let plain = Flow::smc(Port::NoClient).kinds(Kind::Tcp, Kind::Tcp).run()?;
+    expect_denied(&plain).context("plain TCP has no mode")?;
+    ensure!(plain.client.mode == Mode::Tcp, "a TCP socket has mode {}", plain.client.mode);
+    Ok(())
+}

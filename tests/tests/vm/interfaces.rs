@@ -1,0 +1,99 @@
+//! Traffic control programs follow the interfaces of the host.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use smc_agent::netlink::link;
+use smc_agent_tests::netns::{self, NetNs};
+use smc_agent_tests::pair::run;
+use smc_agent_tests::wait::wait_until;
+
+use crate::lab::{Flow, Lab, POLICY, Port, SOON, command, expect_denied, has_hs_ctrl, pins, smc_mode};
+
+/// The names of this namespace's interfaces.
+pub(crate) fn names() -> Result<Vec<String>> {
+    let mut names: Vec<_> = link::list()?.into_iter().map(|link| link.name).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Waits until exactly those interfaces are covered that there are, among them `expected` of its own making. Until then the
+/// status may find fault, with exit code 1.
+fn wait_covered(expected: &[&str]) -> Result<()> {
+    let present = names()?;
+    for name in expected {
+        ensure!(present.iter().any(|present| present == name), "no interface {name} among {present:?}");
+    }
+    let mut last = Value::Null;
+    wait_until(&format!("covered: {present:?}"), SOON, || {
+        last = serde_json::from_str(&command(&["status", "-o", "json"])?.stdout)?;
+        let mut covered: Vec<_> =
+            last["interfaces"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        covered.sort_unstable();
+        Ok((covered == present && last["degraded"] == serde_json::json!([])).then_some(()))
+    })
+    .with_context(|| format!("{last:#}"))
+}
+
+pub(crate) fn come_and_go(lab: &mut Lab) -> Result<()> {
+    lab.start(POLICY)?;
+    let before = pins()?;
+    wait_covered(&["lo"])?;
+    netns::command("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"])?;
+    wait_covered(&["v0", "v1"])?;
+    netns::command("ip", &["link", "set", "v0", "name", "w0"])?;
+    netns::command("ip", &["link", "del", "w0"])?;
+    wait_until("the pins of the gone interfaces go", SOON, || Ok((pins()? == before).then_some(())))?;
+    wait_covered(&["lo"])?;
+
+    // What appears and goes while no agent runs.
+    netns::command("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"])?;
+    lab.kill()?;
+    netns::command("ip", &["link", "del", "v0"])?;
+    netns::command("ip", &["link", "add", "d0", "type", "veth", "peer", "name", "d1"])?;
+    let uncovered = command(&["status", "-o", "json"])?;
+    ensure!(
+        uncovered.code == Some(1) && uncovered.stdout.contains("interface d0 is not covered"),
+        "{uncovered:?}"
+    );
+    lab.start_again()?;
+    wait_covered(&["d0", "d1"])?;
+    netns::command("ip", &["link", "del", "d0"])?;
+    wait_covered(&["lo"])
+}
+
+pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
+    lab.start(POLICY)?;
+    let away = NetNs::create("smcvm-away")?;
+    netns::command(
+        "ip",
+        &["link", "add", "v0", "type", "veth", "peer", "name", "v1", "netns", &away.name()],
+    )?;
+    netns::command("ip", &["address", "add", "10.77.0.1/24", "dev", "v0"])?;
+    netns::command("ip", &["link", "set", "v0", "up"])?;
+    away.command("ip", &["address", "add", "10.77.0.2/24", "dev", "v1"])?;
+    away.command("ip", &["link", "set", "v1", "up"])?;
+    wait_covered(&["v0"])?;
+
+    let out = |port: Port| {
+        let mut pair = Flow::to("10.77.0.2".parse()?, port).pair();
+        pair.server_netns = Some(away.path().to_owned());
+        run(&pair)
+    };
+    let back = |port: Port| {
+        let mut pair = Flow::to("10.77.0.1".parse()?, port).pair();
+        pair.client_netns = Some(away.path().to_owned());
+        run(&pair)
+    };
+    for ends in [out(Port::NoClient)?, back(Port::NoServer)?] {
+        expect_denied(&ends)?;
+        ensure!(ends.intact, "{:?}", ends.problems);
+    }
+    if has_hs_ctrl() {
+        // Soft-RoCE does not reach into another namespace; dibs does. Policies hold in the agent's namespace only.
+        for ends in [out(Port::Open)?, out(Port::NoServer)?, back(Port::Open)?, back(Port::NoClient)?] {
+            ensure!(ends.client.mode == smc_mode() && ends.intact, "{ends:?}");
+        }
+    }
+    netns::command("ip", &["link", "del", "v0"])?;
+    wait_covered(&["lo"])
+}
