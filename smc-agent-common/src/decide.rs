@@ -74,6 +74,23 @@ impl Set<'_> {
     }
 }
 
+impl Set<'_> {
+    /// As [`Self::word`], of one word after the other: what remains of the set begins with the next word.
+    #[inline(always)]
+    fn next(&mut self, fixed: &Fixed) -> u64 {
+        let present = self.summary & 1;
+        self.summary >>= 1;
+        let value = match self.line {
+            Some(line) => line.words[(self.first & 7) as usize],
+            None => fixed.sets[(self.first as usize) & (SET_WORDS - 1)],
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "one bit")]
+        let step = present as u32;
+        self.first = self.first.wrapping_add(step);
+        value & opaque(present.wrapping_neg())
+    }
+}
+
 /// The same value, of which the compiler of BPF knows nothing: it would turn masks into branches, for which BPF has no
 /// better instruction.
 #[inline(always)]
@@ -286,10 +303,19 @@ impl<'a> Candidates<'a> {
     /// The rules of a word that the flow satisfies.
     #[inline(always)]
     fn rules(&self, word: u32) -> u64 {
-        let (fixed, place) = (self.fixed, (word & 63) as usize);
-        (fixed.any[self.peer_dim][place] | self.peer.word(fixed, word))
-            & (fixed.any[self.local_dim][place] | self.local.word(fixed, word))
-            & (fixed.any[PORT][place] | self.port.word(fixed, word))
+        let fixed = self.fixed;
+        let (peer, local, port) =
+            (self.peer.word(fixed, word), self.local.word(fixed, word), self.port.word(fixed, word));
+        self.with((word & 63) as usize, peer, local, port)
+    }
+
+    /// The rules of a word that the flow satisfies, given the sets' parts of that word.
+    #[inline(always)]
+    fn with(&self, place: usize, peer: u64, local: u64, port: u64) -> u64 {
+        let fixed = self.fixed;
+        (fixed.any[self.peer_dim][place] | peer)
+            & (fixed.any[self.local_dim][place] | local)
+            & (fixed.any[PORT][place] | port)
             & fixed.roles[self.side][place]
     }
 }
@@ -300,14 +326,21 @@ pub fn first_match<R: TableReader>(flow: &Classified, table: &R) -> Option<Decis
     let candidates = Candidates::new(flow, table)?;
     let fixed = candidates.fixed;
     let mut words = candidates.words;
-    for _ in 0..RULE_WORDS {
+    let (mut peer, mut local, mut port) = (candidates.peer, candidates.local, candidates.port);
+    // Word after word rather than from one candidate to the next: BPF has no instructions to count bits or to find one,
+    // and a word that is passed costs less than either.
+    for word in 0..RULE_WORDS as u32 {
         if words == 0 {
             break;
         }
-        let word = words.trailing_zeros() & 63;
-        words &= words.wrapping_sub(1);
-        let place = word as usize;
-        let matched = candidates.rules(word) & !fixed.shadow[place];
+        let candidate = words & 1;
+        words >>= 1;
+        let (peer, local, port) = (peer.next(fixed), local.next(fixed), port.next(fixed));
+        if candidate == 0 {
+            continue;
+        }
+        let place = (word & 63) as usize;
+        let matched = candidates.with(place, peer, local, port) & !fixed.shadow[place];
         if matched != 0 {
             let bit = matched & matched.wrapping_neg();
             return Some(Decision {

@@ -1,6 +1,7 @@
 //! The task runner of this repository: everything that a person or CI types.
 
 mod apt;
+mod bench;
 mod bpf;
 mod build;
 mod cache;
@@ -31,6 +32,7 @@ Usage: cargo xtask TASK [--help]
   kernel   get a kernel to boot: 5.10, 6.1, 6.12, 7.3
   vm       boot a kernel with real SMC and run a command or a shell in it
   test     everything that has to hold, with one line of totals
+  bench    the figures of docs/benchmarks.md
   demo     the agent at work on real SMC, in a VM";
 
 fn main() -> ExitCode {
@@ -54,6 +56,7 @@ fn tasks() -> Result<i32> {
         "setup" => code(setup::main(args)?),
         "build" => build::main(args).map(|()| 0)?,
         "bpf" => code(bpf::main(args)?),
+        "bench" => code(bench::main(args)?),
         "test" => code(suite::main(args)?),
         "demo" => demo::main(args)?,
         "kernel" => kernel::main(args).map(|()| 0)?,
