@@ -8,6 +8,8 @@ use std::{
 };
 
 const OBJECT: &str = "smc-agent-bpf";
+/// Programs for tests and measurements. They are told where it is; nothing embeds it.
+const PROBE: &str = "decide-probe";
 const LIBRARY_SOURCE: &str = "__CARGO_TESTS_ONLY_SRC_ROOT";
 const LINKER: &str = "CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER";
 const CHOICE: &str = "SMC_AGENT_BPF";
@@ -35,6 +37,8 @@ fn build() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed={name}");
     }
 
+    // Where nothing is compiled there is no probe.
+    println!("cargo::rustc-env=SMC_AGENT_PROBE=");
     let missing = missing_tools()?;
     let target = out.join(format!("{OBJECT}.o"));
     match (env::var(CHOICE).unwrap_or_default().as_str(), missing.is_empty()) {
@@ -126,7 +130,9 @@ fn compile(workspace: &Path, out: &Path, target: &Path) -> Result<(), String> {
         }
         return Err("compiling smc-agent-ebpf failed (its messages are above)".to_owned());
     }
-    let built = folder.join("bpfel-unknown-none/release").join(OBJECT);
+    let built = folder.join("bpfel-unknown-none/release");
+    println!("cargo::rustc-env=SMC_AGENT_PROBE={}", built.join(PROBE).display());
+    let built = built.join(OBJECT);
     copy(&built, target).map_err(|error| format!("copy {}: {error}", built.display()))
 }
 

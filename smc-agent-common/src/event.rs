@@ -59,9 +59,9 @@ const _: () = assert!(size_of::<Event>() == 72 && align_of::<Event>() == 8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "user", derive(bytemuck::Pod, bytemuck::Zeroable))]
 pub struct RefusalKey {
-    /// The listener's side; IPv4 in the first four bytes, network order.
+    /// The listener's side in the form of IPv6 (IPv4 as `::ffff:a.b.c.d`), network order.
     pub local: [u8; 16],
-    /// The client; IPv4 in the first four bytes, network order.
+    /// The client, in the same form.
     pub peer: [u8; 16],
     /// The listener's port, host order.
     pub local_port: u16,
@@ -100,7 +100,7 @@ pub enum Counter {
     ServerJudged = 2,
     /// Requests that were answered without the SMC option because of the policy.
     ServerDenied = 3,
-    /// Retransmissions that kept an allowing verdict given before the present table.
+    /// Retransmissions that kept the allowing verdict of the first SYN or SYN-ACK.
     VerdictKept = 4,
     /// Handshakes that could not be judged (no table yet, or one that cannot be read): they are allowed.
     Undecided = 5,

@@ -4,14 +4,11 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
-    Address, Classified, Counter, Decision, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Family,
-    RULE_DEFAULT, Refusal, RefusalKey, Role, TableReader as _, Verdict, classify,
-    decide::SHADOW_REPORTS,
-    first_match, next_shadow,
-    table::{LOCAL_V4, PEER_V4},
+    Counter, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey, Role, Verdict,
 };
 
 use crate::{
+    decision::{decide, decide_and_count},
     diagnose,
     kernel::Endpoints,
     maps::{EVENTS, REFUSALS, SCOPE, count},
@@ -38,8 +35,14 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
         Role::Client => Counter::ClientJudged,
         Role::Server => Counter::ServerJudged,
     });
-    let port = u32::from(ends.flow(role).port);
-    let Some(decision) = decide_in_slot(ends, role, table.slot(), netns, true) else {
+    let flow = ends.flow(role);
+    let port = u32::from(flow.port);
+    let decided = decide_and_count(&flow, &table, |rule| {
+        if table.logs(rule) {
+            report(ends, role as u32, netns, table.slot(), u32::from(rule) << 8 | u32::from(EVENT_SHADOW));
+        }
+    });
+    let Some(decision) = decided else {
         count(Counter::Undecided);
         diagnose::undecided(role as u32, port);
         return Verdict::Allow;
@@ -54,14 +57,20 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
             Role::Client => count(Counter::ClientDenied),
             Role::Server => {
                 count(Counter::ServerDenied);
-                let refusal =
-                    Refusal { generation: table.generation(), rule: decision.rule, reserved: [0; 3] };
-                // A full map evicts its oldest record: an event then lacks its rule, nothing else.
-                let _ = REFUSALS.insert(key(ends, netns), refusal, 0);
+                remember_refusal(ends, netns, table.slot(), u32::from(decision.rule));
             }
         }
     }
     decision.verdict
+}
+
+/// Leaves a record of a server's refusal for the fallback event that it causes.
+#[inline(never)]
+fn remember_refusal(ends: &Endpoints, netns: u32, slot: u32, decider: u32) {
+    let Some(table) = KernelTable::in_slot(slot) else { return };
+    let refusal = Refusal { generation: table.generation(), rule: decider as u16, reserved: [0; 3] };
+    // A full map evicts its oldest record: an event then lacks its rule, nothing else.
+    let _ = REFUSALS.insert(key(ends, netns), refusal, 0);
 }
 
 /// Whether a request was first answered, and so judged, under the table before the one activated at `activated`.
@@ -101,7 +110,7 @@ fn judge_again(ends: &Endpoints, netns: u32) -> Option<Refusal> {
     // SAFETY: only the presence of the entry matters; its value is not read.
     unsafe { SCOPE.get(netns) }?;
     let table = KernelTable::in_force()?;
-    let decision = decide_in_slot(ends, Role::Client, table.slot(), netns, false)?;
+    let decision = decide(&ends.flow(Role::Client), &table)?.1;
     (decision.verdict == Verdict::Deny).then(|| Refusal {
         generation: table.generation(),
         rule: decision.rule,
@@ -121,122 +130,15 @@ pub fn refusal_of_server(ends: &Endpoints, netns: u32, refusal: &mut Refusal) ->
     1
 }
 
+/// Addresses are put in the form of IPv6, since a listener for both has its IPv4 connections in that form.
 #[inline(always)]
 fn key(ends: &Endpoints, netns: u32) -> RefusalKey {
     RefusalKey {
-        local: ends.local,
-        peer: ends.peer,
+        local: ends.as_ipv6(&ends.local),
+        peer: ends.as_ipv6(&ends.peer),
         local_port: ends.local_port,
         peer_port: ends.peer_port,
         netns,
-    }
-}
-
-/// A decision in one register, which is all that a function that is not inlined can return.
-struct Packed;
-
-impl Packed {
-    const DECIDED: u32 = 1 << 31;
-    const DENY: u32 = 1 << 30;
-    const LOG: u32 = 1 << 29;
-    const RULE: u32 = 0xffff;
-
-    #[inline(always)]
-    fn pack(decision: Decision) -> u32 {
-        let mut packed = Self::DECIDED | u32::from(decision.rule);
-        if decision.verdict == Verdict::Deny {
-            packed |= Self::DENY;
-        }
-        if decision.log {
-            packed |= Self::LOG;
-        }
-        packed
-    }
-
-    #[inline(always)]
-    fn unpack(packed: u32) -> Option<Decision> {
-        (packed & Self::DECIDED != 0).then_some(Decision {
-            verdict: if packed & Self::DENY != 0 { Verdict::Deny } else { Verdict::Allow },
-            rule: (packed & Self::RULE) as u16,
-            log: packed & Self::LOG != 0,
-        })
-    }
-}
-
-/// Decides by the table in `slot`; with `record`, counts hits and reports shadow rules. `None` if there is no decision.
-#[inline(always)]
-fn decide_in_slot(ends: &Endpoints, role: Role, slot: u32, netns: u32, record: bool) -> Option<Decision> {
-    let flow = ends.flow(role);
-    let family = |address: &Address| u32::from(matches!(address.family(), Family::V6));
-    let (peer_family, local_family) = (family(&flow.peer), family(&flow.local));
-    let peer = smc_classify(slot, PEER_V4 as u32 + peer_family, flow.peer.high(), flow.peer.low());
-    let local = smc_classify(slot, LOCAL_V4 as u32 + local_family, flow.local.high(), flow.local.low());
-    let server = u32::from(matches!(role, Role::Server));
-    let what = u32::from(flow.port) | peer_family << 16 | local_family << 17 | server << 18;
-    let decision = Packed::unpack(smc_first_match(slot, what, peer, local))?;
-    if record {
-        let table = KernelTable::in_slot(slot)?;
-        if table.has_shadow_rules() {
-            let mut from = 0;
-            for _ in 0..SHADOW_REPORTS {
-                let found = smc_next_shadow(slot, what, peer, local, from);
-                if found >= u32::from(decision.rule) {
-                    break;
-                }
-                table.hit(found as u16);
-                if table.logs(found as u16) {
-                    report(ends, role as u32, netns, slot, found << 8 | u32::from(EVENT_SHADOW));
-                }
-                from = found + 1;
-            }
-        }
-        table.hit(decision.rule);
-    }
-    Some(decision)
-}
-
-/// No class: [`smc_first_match`] makes no decision of it.
-const NO_CLASS: u32 = u32::MAX;
-
-/// The class of an address in the table in `slot`.
-///
-/// Global functions are verified once each, by themselves, for all values of their arguments: in one piece with the
-/// rest, the verifier would follow every way through here once for every way through there.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn smc_classify(slot: u32, dimension: u32, high: u64, low: u64) -> u32 {
-    let Some(table) = KernelTable::in_slot(slot) else { return NO_CLASS };
-    let trie = &table.fixed().tries[dimension as usize & 3];
-    classify(&table, trie, high, low).unwrap_or(NO_CLASS)
-}
-
-/// The first rule of the table in `slot` that a classified flow satisfies, as [`Packed`].
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn smc_first_match(slot: u32, what: u32, peer: u32, local: u32) -> u32 {
-    let Some(table) = KernelTable::in_slot(slot) else { return 0 };
-    first_match(&classified(what, peer, local), &table).map_or(0, Packed::pack)
-}
-
-/// The first shadow rule from number `from` on that a classified flow satisfies; `RULE_DEFAULT` if there is none.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn smc_next_shadow(slot: u32, what: u32, peer: u32, local: u32, from: u32) -> u32 {
-    let Some(table) = KernelTable::in_slot(slot) else { return u32::from(RULE_DEFAULT) };
-    let found = next_shadow(&classified(what, peer, local), &table, from as u16);
-    u32::from(found.unwrap_or(RULE_DEFAULT))
-}
-
-/// What [`decide_in_slot`] packs into `what`, and the classes.
-#[inline(always)]
-fn classified(what: u32, peer: u32, local: u32) -> Classified {
-    Classified {
-        peer_family: (what >> 16 & 1) as usize,
-        local_family: (what >> 17 & 1) as usize,
-        side: (what >> 18 & 1) as usize,
-        port: what as u16,
-        peer,
-        local,
     }
 }
 

@@ -57,6 +57,16 @@ impl Endpoints {
         })
     }
 
+    /// One of the addresses in the form of IPv6: IPv4 as `::ffff:a.b.c.d`.
+    #[inline(always)]
+    pub fn as_ipv6(&self, bytes: &[u8; 16]) -> [u8; 16] {
+        if self.family == AF_INET {
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, bytes[0], bytes[1], bytes[2], bytes[3]]
+        } else {
+            *bytes
+        }
+    }
+
     /// The flow that the policy judges, with this host in `role`.
     #[inline(always)]
     pub fn flow(&self, role: Role) -> Flow {

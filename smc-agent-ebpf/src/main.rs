@@ -14,6 +14,7 @@
 )]
 #![expect(clippy::needless_pass_by_value, reason = "the form that the macros give to a program's entry")]
 
+mod decision;
 mod diagnose;
 mod hooks;
 mod judge;

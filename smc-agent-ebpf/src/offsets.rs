@@ -44,6 +44,8 @@ offsets! {
     OFF_SKB_NETWORK_HEADER;
     /// `struct sk_buff`: `dev` (pointer).
     OFF_SKB_DEV;
+    /// `struct sk_buff`: `sk` (pointer).
+    OFF_SKB_SK;
     /// `struct net_device`: `nd_net.net` (pointer).
     OFF_DEV_NET;
     /// `struct smc_sock`: `clcsock` (pointer to `struct socket`).

@@ -2,4 +2,5 @@
 
 mod fallback;
 mod hs_ctrl;
+mod options;
 mod syn;

@@ -8,22 +8,25 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_CURRENT_NETNS, TC_ACT_UNSPEC, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple},
-    btf_maps::PerCpuArray,
     helpers::{
         bpf_csum_diff, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release, bpf_skb_load_bytes_relative,
         bpf_skb_store_bytes, bpf_skc_lookup_tcp,
     },
-    macros::{btf_map, classifier},
+    macros::classifier,
     programs::TcContext,
 };
 use smc_agent_common::{Counter, Role, Verdict};
 
+use super::options::{AUTHENTICATED, KIND_NOP, MAX_OPTIONS, SCRATCH, SMC_OPTION, hidden, smc_walk_options};
 use crate::{
     diagnose,
     judge::judge,
-    kernel::{AF_INET, AF_INET6, Endpoints, read},
+    kernel::{AF_INET, AF_INET6, Endpoints, netns_of_sock, read},
     maps::count,
-    offsets::{OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER},
+    offsets::{
+        OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
+        OFF_SKB_SK,
+    },
 };
 
 const ETH_P_IP: u16 = 0x0800;
@@ -35,38 +38,15 @@ const IPPROTO_HOPOPTS: u8 = 0;
 const IPPROTO_ROUTING: u8 = 43;
 const IPPROTO_FRAGMENT: u8 = 44;
 const IPPROTO_DSTOPTS: u8 = 60;
-/// `TCP_SYN_SENT` and `TCP_LISTEN` (`include/net/tcp_states.h`).
+/// `TCP_SYN_SENT`, `TCP_TIME_WAIT` and `TCP_LISTEN` (`include/net/tcp_states.h`).
 const TCP_SYN_SENT: u32 = 2;
+const TCP_TIME_WAIT: u32 = 6;
 const TCP_LISTEN: u32 = 10;
 
 const TCP_HEADER: u32 = 20;
 /// TCP header byte 13 (RFC 9293, section 3.1): of FIN, SYN, RST and ACK only SYN is set in a pure SYN.
 const FLAGS_OF_INTEREST: u8 = 0x17;
 const FLAG_SYN: u8 = 0x02;
-
-const MAX_OPTIONS: usize = 40;
-const KIND_END: u64 = 0;
-const KIND_NOP: u64 = 1;
-/// TCP-AO (RFC 5925): its code covers the other options.
-const KIND_AO: u64 = 29;
-/// RFC 6994: shared by experiments, which are told apart by an identifier.
-const KIND_EXPERIMENT: u64 = 254;
-/// The identifier of SMC (RFC 7609, appendix A), "SMCR" in EBCDIC; option kind and length come before it.
-const SMC_MAGIC: u32 = 0xe2d4_c3d9;
-/// `tcp_parse_options()` takes the option at any even length from here on (`net/ipv4/tcp_input.c`).
-const SMC_OPTION: u64 = 6;
-
-/// The TCP options as they are and as they shall be; reads with a variable index need a map below 5.12.
-#[repr(C)]
-struct Scratch {
-    before: [u8; 64],
-    after: [u8; 64],
-    /// Always 0, which the verifier does not know.
-    zero: u64,
-}
-
-#[btf_map]
-static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
 /// Goes on with the next program, or with the packet's normal way.
 const NEXT: i32 = TC_ACT_UNSPEC;
@@ -121,7 +101,12 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
     } else {
         return None;
     }
-    if judge(&ends, Role::Client, 0, netns_of_packet(ctx)) == Verdict::Deny {
+    // A bridge passes the SYN of a container on with the container's socket: not this host's own flow.
+    let netns = netns_of_packet(ctx);
+    if read::<*const u8>(ctx.skb.skb.cast::<u8>(), &OFF_SKB_SK).map(netns_of_sock) != Some(netns) {
+        return None;
+    }
+    if judge(&ends, Role::Client, 0, netns) == Verdict::Deny {
         strip(ctx, &tcp, &options);
     }
     Some(())
@@ -136,7 +121,11 @@ fn incoming(ctx: &TcContext) -> Option<()> {
         return None;
     }
     let options = find_option(ctx, &tcp)?;
-    if !has_listener(ctx, &tcp.ends) {
+    let state = state_of_receiver(ctx, &tcp.ends, tcp.ends.peer_port);
+    // A connection that has just ended gives way to a new one; no connection comes from port 0, so that only a listener
+    // is found then.
+    let state = if state == TCP_TIME_WAIT { state_of_receiver(ctx, &tcp.ends, 0) } else { state };
+    if state != TCP_LISTEN {
         return None;
     }
     if judge(&tcp.ends, Role::Server, 0, netns_of_packet(ctx)) == Verdict::Deny {
@@ -258,7 +247,7 @@ struct OptionPlaces {
     mask: u64,
 }
 
-/// Walks the TCP options as the kernel does; `None` without an SMC option, or with TCP-AO, whose code covers them.
+/// Finds the SMC option among the TCP options; `None` without an SMC option, or with TCP-AO, whose code covers them.
 #[inline(always)]
 fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
@@ -278,73 +267,13 @@ fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
     if loaded != 0 {
         return None;
     }
-    let options = &scratch.before;
-    // The verifier would follow every value that it knows of a position, one by one: so it is told none, but that the
-    // position is below 64.
-    let unknown = scratch.zero;
-    let mut mask = unknown;
-    let mut authenticated = unknown;
-    let mut at = 0_u64;
-    let length = u64::from(length);
-    // Each step moves on by at least one byte, so that 40 see everything.
-    for _ in 0..MAX_OPTIONS {
-        if at >= length {
-            break;
-        }
-        at = at.wrapping_add(unknown) & 63;
-        let kind = u64::from(options[at as usize]);
-        if kind == KIND_END {
-            break;
-        }
-        let size = u64::from(options[(at as usize + 1) & 63]);
-        // From here on without branches but the one that ends the walk: each would double the ways through the rest.
-        let nop = is_zero(kind ^ KIND_NOP);
-        let step = size * (1 - nop) + nop;
-        let too_short = is_zero(size >> 1) & (1 - nop);
-        if too_short | is_negative(length.wrapping_sub(at).wrapping_sub(step)) != 0 {
-            break;
-        }
-        authenticated |= is_zero(kind ^ KIND_AO);
-        let magic = u32::from_be_bytes([
-            options[(at as usize + 2) & 63],
-            options[(at as usize + 3) & 63],
-            options[(at as usize + 4) & 63],
-            options[(at as usize + 5) & 63],
-        ]);
-        let smc = is_zero(u64::from(magic ^ SMC_MAGIC) | (kind ^ KIND_EXPERIMENT) | (size & 1))
-            & (1 - is_negative(size.wrapping_sub(SMC_OPTION)));
-        mask |= (((1 << (step & 63)) - 1) << at) & 0_u64.wrapping_sub(smc);
-        at += step;
-    }
-    if mask != 0 && authenticated != 0 {
+    let found = smc_walk_options(length);
+    let mask = found & !AUTHENTICATED;
+    if mask != 0 && found & AUTHENTICATED != 0 {
         count(Counter::TcpAo);
         return None;
     }
     (mask != 0).then_some(OptionPlaces { mask })
-}
-
-/// 1 for 0, and 0 for any other number below 2^63.
-#[inline(always)]
-fn is_zero(number: u64) -> u64 {
-    is_negative(hidden(number).wrapping_sub(1))
-}
-
-/// The topmost bit: 1 where a subtraction went below 0.
-#[inline(always)]
-fn is_negative(number: u64) -> u64 {
-    hidden(number) >> 63
-}
-
-/// The same number, of which the compiler knows nothing: it would make a comparison of the arithmetic again, and BPF has
-/// comparisons only as branches.
-#[inline(always)]
-fn hidden(mut number: u64) -> u64 {
-    // SAFETY: moves a register to itself. (No instruction at all would leave two entries of line info for one place,
-    // which the kernel refuses.)
-    unsafe {
-        core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
-    };
-    number
 }
 
 /// Overwrites the SMC options with NOPs and mends the checksum.
@@ -401,9 +330,9 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
     Some(())
 }
 
-/// Whether a socket of this namespace listens for a connection with these ends.
-#[inline(always)]
-fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
+/// State of the socket of this namespace that gets packets with these ends, the peer's port aside; 0 if there is none.
+#[inline(never)]
+fn state_of_receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
     // SAFETY: all fields are integers.
     let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
     let size = if ends.family == AF_INET {
@@ -411,7 +340,7 @@ fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
         let tuple = unsafe { &mut tuple.__bindgen_anon_1.ipv4 };
         tuple.saddr = word(&ends.peer, 0);
         tuple.daddr = word(&ends.local, 0);
-        tuple.sport = ends.peer_port.to_be();
+        tuple.sport = peer_port.to_be();
         tuple.dport = ends.local_port.to_be();
         size_of_val(tuple)
     } else {
@@ -421,7 +350,7 @@ fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
             tuple.saddr[index] = word(&ends.peer, index);
             tuple.daddr[index] = word(&ends.local, index);
         }
-        tuple.sport = ends.peer_port.to_be();
+        tuple.sport = peer_port.to_be();
         tuple.dport = ends.local_port.to_be();
         size_of_val(tuple)
     };
@@ -434,10 +363,10 @@ fn has_listener(ctx: &TcContext, ends: &Endpoints) -> bool {
             i64::from(BPF_F_CURRENT_NETNS).cast_unsigned(),
             0,
         );
-        let Some(found) = sk.as_ref() else { return false };
-        let listening = found.state == TCP_LISTEN;
+        let Some(found) = sk.as_ref() else { return 0 };
+        let state = found.state;
         bpf_sk_release(sk.cast());
-        listening
+        state
     }
 }
 
@@ -467,11 +396,11 @@ fn load<T: Copy>(ctx: &TcContext, offset: u32) -> Option<T> {
     }
 }
 
-/// The same length, in bounds that the verifier can see: the compiler knows them already and would leave them out.
+/// The same length (a multiple of 4, from 4 to 40), in bounds that the verifier can see: the compiler knows them already and
+/// would leave them out. Arithmetic gives both bounds, of which a comparison with 0 gives old kernels none.
 #[inline(always)]
 fn bounded(length: u32) -> u32 {
-    let length = (hidden(u64::from(length)) & 0x3c) as u32;
-    if length == 0 { 4 } else { length }
+    (hidden(u64::from(length).wrapping_sub(4)) & 0x3c) as u32 + 4
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use super::{Failure, Output, print, print_json, privileges, runtime};
 use crate::{
     daemon::{Client, ClientError},
-    enforce::{self, AgentLock, Detached, Places},
+    enforce::{self, AgentLock, Places},
 };
 
 pub(super) fn detach(places: &Places, output: Output) -> Result<ExitCode, Failure> {
@@ -17,7 +17,7 @@ pub(super) fn detach(places: &Places, output: Output) -> Result<ExitCode, Failur
         Err(ClientError::NotRunning { .. }) => {
             let _lock = AgentLock::take(places)?;
             let mut report = enforce::detach(places);
-            remove_state(places, &mut report);
+            enforce::remove_state(places, &mut report);
             report
         }
         Err(error) => return Err(error.into()),
@@ -38,17 +38,4 @@ pub(super) fn detach(places: &Places, output: Output) -> Result<ExitCode, Failur
     } else {
         Err(Failure::not_so(format!("detach: not all is removed:\n{}", report.problems.join("\n"))))
     }
-}
-
-/// Removes what is left of an agent that was killed.
-fn remove_state(places: &Places, report: &mut Detached) {
-    for path in [places.control_socket(), places.lock()] {
-        if let Err(error) = std::fs::remove_file(&path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            report.problems.push(format!("remove {}: {error}", path.display()));
-        }
-    }
-    // Somebody else's files in it are left alone, and then the folder too.
-    let _ = std::fs::remove_dir(&places.state);
 }

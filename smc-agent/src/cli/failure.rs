@@ -100,7 +100,9 @@ impl From<DaemonError> for Failure {
             DaemonError::Btf(_) | DaemonError::NoSmc | DaemonError::Enforce(EnforceError::NoBackend(_)) => {
                 Self::unsupported(error.to_string())
             }
-            DaemonError::Enforce(_) | DaemonError::Netlink(_) => Self::not_so(error.to_string()),
+            DaemonError::Enforce(_) | DaemonError::Netlink(_) | DaemonError::Watch(_) => {
+                Self::not_so(error.to_string())
+            }
         }
     }
 }

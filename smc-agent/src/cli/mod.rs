@@ -120,11 +120,11 @@ pub fn main() -> ExitCode {
 fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
     let places = Places { pins: arguments.places.pin_dir, state: arguments.places.state_dir };
     match arguments.command {
-        Command::Run(arguments) => run::run(places, arguments),
+        Command::Run(arguments) => run::run(places, &arguments),
         Command::Detach(arguments) => detach::detach(&places, arguments.output),
         Command::Reload(arguments) => reload::reload(&places, arguments.output),
         Command::Status(arguments) => status::status(&places, arguments.output),
-        Command::Policy(command) => policy::policy(command),
+        Command::Policy(command) => policy::policy(&places, command),
     }
 }
 

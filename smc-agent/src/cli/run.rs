@@ -12,7 +12,7 @@ use tracing::{error, info};
 use super::{Failure, Output, privileges, runtime};
 use crate::{
     daemon::{self, Notice, RunOptions},
-    enforce::{self, BackendChoice, Places},
+    enforce::{self, Backend, BackendChoice, Places},
     policy::Limits,
 };
 
@@ -30,6 +30,9 @@ pub(super) struct RunArguments {
     /// Refuse a policy whose table takes more than this (bytes; K, M and G are understood)
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     max_table_memory: usize,
+    /// Read the policy anew whenever its files change; one that is not valid leaves the old one in force
+    #[arg(long)]
+    watch_policy: bool,
     /// Do not have the kernel load the module smc
     #[arg(long)]
     no_load_module: bool,
@@ -48,7 +51,7 @@ enum BpfLogLevel {
     Trace = 5,
 }
 
-pub(super) fn run(places: Places, arguments: RunArguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(places: Places, arguments: &RunArguments) -> Result<ExitCode, Failure> {
     let limits = Limits { table_memory: arguments.max_table_memory, ..Limits::default() };
     // The policy first: what is wrong with it can be said without privileges.
     crate::policy::load(&arguments.policy, &limits)?;
@@ -60,8 +63,10 @@ pub(super) fn run(places: Places, arguments: RunArguments) -> Result<ExitCode, F
             limits,
             log_level: arguments.bpf_log.map_or(0, |level| level as u8),
         },
-        sources: arguments.policy,
+        // Others read them too, in a folder of their own: `policy show`, and the agent that comes after this one.
+        sources: arguments.policy.iter().map(std::path::absolute).collect::<Result<_, _>>()?,
         load_module: !arguments.no_load_module,
+        watch: arguments.watch_policy,
     };
     let output = arguments.output;
     let mut broken = false;
@@ -86,7 +91,11 @@ fn say(notice: &Notice<'_>, output: Output) -> io::Result<()> {
                 info!("backend {} {chosen}used: {}", candidate.backend, candidate.reason);
             }
             let adopted = if *adopted { ", with the programs of an earlier agent" } else { "" };
-            info!("enforcing generation {generation} by {backend}{adopted}");
+            if *backend == Backend::Observe {
+                info!("observing: nothing is enforced");
+            } else {
+                info!("enforcing generation {generation} by {backend}{adopted}");
+            }
             Ok(())
         }
         Notice::Reloaded(reload) => {
@@ -112,7 +121,7 @@ fn say(notice: &Notice<'_>, output: Output) -> io::Result<()> {
 }
 
 /// Reads a number of bytes: `268435456`, `256M`, `1G`.
-fn parse_size(text: &str) -> Result<usize, String> {
+pub(super) fn parse_size(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.char_indices().find(|(_, c)| !c.is_ascii_digit()) {
         Some((at, _)) => text.split_at(at),
         None => (text, ""),

@@ -6,6 +6,7 @@ mod control;
 mod names;
 mod run;
 mod status;
+mod watch;
 
 pub use client::{Client, ClientError};
 pub use run::{DaemonError, Notice, RunOptions, run};

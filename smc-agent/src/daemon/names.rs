@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use smc_agent_common::RULE_DEFAULT;
+
 use crate::{
     enforce::{Places, PolicyRecord},
     trace::RuleNames,
@@ -34,7 +36,12 @@ impl Names {
 
 impl RuleNames for Names {
     fn rule_name(&mut self, generation: u64, rule: u16) -> Option<String> {
-        self.record(generation)?.rule_name(rule).map(str::to_owned)
+        if rule == RULE_DEFAULT {
+            return None;
+        }
+        let name = self.record(generation).and_then(|record| record.rule_name(rule));
+        // Without a record the number has to do: a missing name would read as the default.
+        Some(name.map_or_else(|| format!("#{rule}"), str::to_owned))
     }
 
     fn rule_action(&mut self, generation: u64, rule: u16) -> Option<String> {

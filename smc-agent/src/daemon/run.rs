@@ -1,13 +1,17 @@
 //! The loop of the agent.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use axum::body::Bytes;
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::{
     io::unix::AsyncFd,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{broadcast, mpsc},
 };
 use tracing::{debug, info, warn};
@@ -16,17 +20,20 @@ use super::{
     control::{self, Request},
     names::Names,
     status::{AgentStatus, Reload, Status, VERSION},
+    watch::Watch,
 };
 use crate::{
     enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError},
-    kernel::{btf::BtfError, features::Features},
+    kernel::{btf::BtfError, features::Features, tracepoint},
     netlink::link::{self, LinkChange, LinkMonitor},
-    policy::{self, LoadError},
-    trace::{self, Event, EventReader, event::ClockOffset},
+    policy::{self, LoadError, Loaded},
+    trace::{Event, EventReader, event::ClockOffset},
 };
 
 /// Lines of events that a slow reader of the control socket may be behind before it misses some.
 const BACKLOG: usize = 4096;
+/// How often a policy that was refused is tried again, where its files are watched.
+const RETRY: Duration = Duration::from_secs(5);
 /// Requests that wait for the loop.
 const REQUESTS: usize = 16;
 
@@ -39,6 +46,8 @@ pub struct RunOptions {
     pub sources: Vec<PathBuf>,
     /// Whether to let the kernel load the module smc.
     pub load_module: bool,
+    /// Whether to read the policy anew when its files change.
+    pub watch: bool,
 }
 
 /// What the loop has to say to whoever runs it.
@@ -85,6 +94,9 @@ pub enum DaemonError {
     /// The interfaces cannot be watched.
     #[error(transparent)]
     Netlink(#[from] crate::netlink::Error),
+    /// The files of the policy cannot be watched.
+    #[error("watch the files of the policy: {0}")]
+    Watch(#[from] notify::Error),
     /// A file, socket or signal could not be used.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -92,6 +104,10 @@ pub enum DaemonError {
 
 /// Runs the agent until it is told to stop. Enforcement stays in place, unless it was told to detach.
 pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Result<(), DaemonError> {
+    // First of all: a signal that comes before its handler would end the process.
+    let signals = Signals::new()?;
+    // Watched before it is read, so that no change is missed in between; set files follow once they are known.
+    let mut watch = options.watch.then(|| Watch::new(paths(&options.sources))).transpose()?;
     let loaded = policy::load(&options.sources, &options.enforce.limits)?;
     for warning in &loaded.warnings {
         warn!("{warning}");
@@ -108,6 +124,9 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     // Subscribed before the interfaces are listed, so that none is missed in between.
     let monitor = LinkMonitor::open()?;
     let enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)?;
+    if let Some(watch) = &mut watch {
+        watch.renew(paths(&options.sources).chain(paths(loaded.policy.files())))?;
+    }
     let mut agent = Agent {
         options,
         enforcer,
@@ -116,6 +135,8 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         since: Timestamp::now(),
         tracing_missing: None,
         last_reload: None,
+        digest: loaded.digest,
+        watch,
         events: broadcast::Sender::new(BACKLOG),
         _lock: lock,
     };
@@ -126,7 +147,24 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         generation: agent.enforcer.generation(),
         adopted: agent.enforcer.adopted(),
     });
-    agent.serve(monitor, &mut tell).await
+    agent.serve(signals, monitor, &mut tell).await
+}
+
+/// The signals that the agent acts on.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
 }
 
 struct Agent {
@@ -137,6 +175,9 @@ struct Agent {
     since: Timestamp,
     tracing_missing: Option<String>,
     last_reload: Option<Reload>,
+    /// Of the files that the policy in force was read from.
+    digest: [u8; 32],
+    watch: Option<Watch>,
     events: broadcast::Sender<Bytes>,
     _lock: AgentLock,
 }
@@ -144,7 +185,7 @@ struct Agent {
 impl Agent {
     fn start_tracing(&mut self) {
         let result = match &self.features.smc_offsets {
-            Ok(_) => trace::attach(self.enforcer.ebpf_mut()).map_err(|error| error.to_string()),
+            Ok(_) => tracepoint::attach(self.enforcer.ebpf_mut()).map_err(|error| error.to_string()),
             Err(error) => Err(error.clone()),
         };
         if let Err(error) = result {
@@ -160,12 +201,10 @@ impl Agent {
 
     async fn serve(
         mut self,
+        mut signals: Signals,
         monitor: LinkMonitor,
         tell: &mut impl FnMut(Notice<'_>),
     ) -> Result<(), DaemonError> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
         let (sender, mut requests) = mpsc::channel(REQUESTS);
         let server =
             control::serve(&self.options.enforce.places.control_socket(), sender, self.events.clone())?;
@@ -173,6 +212,7 @@ impl Agent {
         // SAFETY: the monitor owns its socket, which is the same and open for as long as it lives.
         let monitor = unsafe { AsyncFd::register_with_interest(monitor, tokio::io::Interest::READABLE) };
         let mut monitor = monitor.map_err(|error| error.into_parts().1)?;
+        let mut detached = false;
         loop {
             tokio::select! {
                 result = reader.read(|record| {
@@ -184,21 +224,34 @@ impl Agent {
                 }) => result?,
                 changes = next_changes(&mut monitor) => self.follow(changes?),
                 Some(request) = requests.recv() => {
-                    if self.answer(request, tell) {
+                    detached = self.answer(request, tell);
+                    if detached {
                         break;
                     }
                 }
-                _ = hangup.recv() => {
+                _ = signals.hangup.recv() => {
                     let reload = self.reload();
                     tell(Notice::Reloaded(&reload));
                 }
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                () = changed(&mut self.watch, self.last_reload.as_ref()) => {
+                    if let Some(reload) = self.reload_if_changed() {
+                        tell(Notice::Reloaded(&reload));
+                    }
+                }
+                _ = signals.terminate.recv() => break,
+                _ = signals.interrupt.recv() => break,
             }
         }
         // A client finds at once that none listens.
         let _ = std::fs::remove_file(self.options.enforce.places.control_socket());
         server.stop().await;
+        if detached {
+            let mut report = enforce::Detached::default();
+            enforce::remove_state(&self.options.enforce.places, &mut report);
+            for problem in report.problems {
+                warn!("{problem}");
+            }
+        }
         Ok(())
     }
 
@@ -239,19 +292,53 @@ impl Agent {
 
     /// Reads the policy anew. One that is refused changes nothing.
     fn reload(&mut self) -> Reload {
-        let result = policy::load(&self.options.sources, &self.options.enforce.limits)
-            .map_err(|error| match error {
-                LoadError::Invalid(diagnostics) => diagnostics.iter().map(ToString::to_string).collect(),
-                error @ LoadError::Unreadable { .. } => vec![error.to_string()],
-            })
-            .and_then(|loaded| {
-                for warning in &loaded.warnings {
-                    warn!("{warning}");
-                }
-                self.enforcer
-                    .reload(&loaded.policy, &self.options.sources)
-                    .map_err(|error| vec![error.to_string()])
-            });
+        let result = self.load().and_then(|loaded| self.put_into_force(&loaded));
+        self.note(result)
+    }
+
+    /// Reads the policy anew after its files have changed. `None` if that is nothing new: the policy in force byte for
+    /// byte, or one that was refused for the same reasons before.
+    fn reload_if_changed(&mut self) -> Option<Reload> {
+        let generation = self.enforcer.generation();
+        // Before it is read: what changes from here on comes as another change.
+        self.watch_again(&[]);
+        let result = self.load().and_then(|loaded| {
+            self.watch_again(loaded.policy.files());
+            if loaded.digest == self.digest { Ok(()) } else { self.put_into_force(&loaded) }
+        });
+        let last = self.last_reload.as_ref();
+        let news = match &result {
+            // Back to what is in force after one that was refused is news too.
+            Ok(()) => {
+                self.enforcer.generation() != generation || last.is_some_and(|last| last.generation.is_none())
+            }
+            Err(problems) => last.is_none_or(|last| last.problems != *problems),
+        };
+        news.then(|| self.note(result))
+    }
+
+    /// Reads the policy; on failure, what is wrong with it.
+    fn load(&self) -> Result<Loaded, Vec<String>> {
+        let loaded = policy::load(&self.options.sources, &self.options.enforce.limits);
+        let loaded = loaded.map_err(|error| match error {
+            LoadError::Invalid(diagnostics) => diagnostics.iter().map(ToString::to_string).collect(),
+            error @ LoadError::Unreadable { .. } => vec![error.to_string()],
+        })?;
+        for warning in &loaded.warnings {
+            warn!("{warning}");
+        }
+        Ok(loaded)
+    }
+
+    fn put_into_force(&mut self, loaded: &Loaded) -> Result<(), Vec<String>> {
+        let result = self.enforcer.reload(&loaded.policy, &self.options.sources);
+        result.map_err(|error| vec![error.to_string()])?;
+        self.digest = loaded.digest;
+        Ok(())
+    }
+
+    /// Keeps what came of a reload for the status.
+    fn note(&mut self, result: Result<(), Vec<String>>) -> Reload {
         let time = Timestamp::now();
         let reload = match result {
             Ok(()) => Reload {
@@ -264,6 +351,15 @@ impl Agent {
         };
         self.last_reload = Some(reload.clone());
         reload
+    }
+
+    /// Watches the files of the policy as they are now; `more` are known besides its sources.
+    fn watch_again(&mut self, more: &[PathBuf]) {
+        if let Some(watch) = &mut self.watch
+            && let Err(error) = watch.renew(paths(&self.options.sources).chain(paths(more)))
+        {
+            warn!("changes to the policy may be missed: {error}");
+        }
     }
 
     /// Follows the kernel's news about interfaces.
@@ -285,6 +381,23 @@ impl Agent {
             Ok(()) => {}
             Err(error) => warn!("interface {} is not covered: {error}", interface.name),
         }
+    }
+}
+
+fn paths(paths: &[PathBuf]) -> impl Iterator<Item = &Path> {
+    paths.iter().map(PathBuf::as_path)
+}
+
+/// Waits for a change to the policy's files; for ever if they are not watched. After one that was `last` refused, also
+/// for a while only: what it lacks may be in a folder that nothing names as long as it is not valid.
+async fn changed(watch: &mut Option<Watch>, last: Option<&Reload>) {
+    match watch {
+        Some(watch) if last.is_some_and(|last| last.generation.is_none()) => {
+            // Over time, not a change: fine as well.
+            let _ = tokio::time::timeout(RETRY, watch.changed()).await;
+        }
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
     }
 }
 

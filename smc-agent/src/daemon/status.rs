@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use smc_agent_common::Counter;
 
 use crate::{
-    enforce::{Backend, Candidate, Places, PolicyRecord},
+    enforce::{self, Backend, Candidate, ObjectPlaces, Places, PolicyRecord},
     kernel::{
-        hs_ctrl,
+        clsact, hs_ctrl,
         maps::{Maps, MapsError},
         tc,
     },
@@ -123,18 +123,19 @@ impl Status {
             hs_ctrl: hs_ctrl::selected().ok().flatten(),
             degraded: Vec::new(),
         };
-        // An object that is not finished, or not yet removed, decides nothing: the one with the highest generation
-        // is the one in force.
-        let mut found: Option<(u64, Maps, crate::enforce::ObjectPlaces)> = None;
+        // Of several objects, while one takes over from another or after a crash, one that decides comes before one that
+        // does not yet, and then the highest generation is the one in force.
+        let mut found: Option<((bool, u64), Maps, ObjectPlaces)> = None;
         for object in places.of_other_objects("")? {
             let Ok(maps) = Maps::open(&object.maps()) else { continue };
-            if let Some(generation) = maps.generation()?
-                && found.as_ref().is_none_or(|(highest, ..)| generation > *highest)
-            {
-                found = Some((generation, maps, object));
+            if let Some(generation) = maps.generation()? {
+                let rank = (object.hs_ctrl().exists() || object.links().exists(), generation);
+                if found.as_ref().is_none_or(|(highest, ..)| rank > *highest) {
+                    found = Some((rank, maps, object));
+                }
             }
         }
-        let Some((generation, maps, object)) = found else {
+        let Some(((_, generation), maps, object)) = found else {
             return Ok(status);
         };
         for (counter, name) in Counter::ALL {
@@ -149,11 +150,16 @@ impl Status {
                     Some(other) => format!("net.smc.hs_ctrl was set to {other}: the policy is not asked"),
                 });
             }
-        } else if object.links().exists() {
+        } else if object.programs().exists() {
             status.backend = Backend::Tc;
-            let attached = tc::attached(&object.links())?;
+            let netns = enforce::current_netns()?;
+            let tcx = if object.links().exists() { Some(tc::attached(&object.links())?) } else { None };
             for interface in link::list()? {
-                if attached.iter().any(|(_, index)| *index == interface.index) {
+                let covered = match &tcx {
+                    Some(attached) => attached.contains(&(netns, interface.index)),
+                    None => clsact::is_covered(interface.index)?,
+                };
+                if covered {
                     status.interfaces.push(interface.name);
                 } else {
                     status.unenforced(format!("interface {} is not covered", interface.name));

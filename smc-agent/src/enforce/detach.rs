@@ -2,9 +2,11 @@
 
 use super::{
     PolicyRecord,
+    enforcer::{current_netns, remove_file},
     places::{ObjectPlaces, Places},
 };
 use crate::kernel::{
+    clsact,
     features::Features,
     hs_ctrl::{self, Registered},
 };
@@ -49,6 +51,15 @@ pub fn detach(places: &Places) -> Detached {
             Err(error) => note("registered smc_hs_ctrl", Err(error.to_string())),
         }
     }
+    match current_netns() {
+        Ok(netns) => {
+            let interfaces = clsact::remove_all(netns, &places.clsact_marks(), &mut report.problems);
+            if !interfaces.is_empty() {
+                report.removed.push(format!("filters on {}", interfaces.join(" ")));
+            }
+        }
+        Err(error) => report.problems.push(error.to_string()),
+    }
     match places.of_other_objects("") {
         Ok(objects) => {
             for object in objects {
@@ -72,6 +83,16 @@ pub fn detach(places: &Places) -> Detached {
         report.problems.push(error.to_string());
     }
     report
+}
+
+/// Removes the socket, the lock and the state folder, after [`detach`]. The caller holds the lock, and nobody needs it any
+/// more.
+pub fn remove_state(places: &Places, report: &mut Detached) {
+    for path in [places.control_socket(), places.lock()] {
+        report.problems.extend(remove_file(&path).err().map(|error| error.to_string()));
+    }
+    // Somebody else's files in it are left alone, and then the folder too.
+    let _ = std::fs::remove_dir(&places.state);
 }
 
 /// Removes the pins of an object; traffic control links go with theirs.

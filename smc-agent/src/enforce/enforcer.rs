@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use aya::{Ebpf, EbpfError, util::KernelVersion};
+use aya::{Ebpf, EbpfError};
 use thiserror::Error;
 use tracing::{debug, info, warn};
 
@@ -20,12 +20,13 @@ use super::{
 };
 use crate::{
     kernel::{
+        clsact,
         features::{Features, Smc},
         hs_ctrl::{self, HsCtrlError, Prepared, Registered},
         loader::{Loader, LoaderError},
         maps::{Maps, MapsError},
         object,
-        tc::{Tc, TcError},
+        tc::{Tc, TcError, Way},
     },
     netlink::link::{self, Link},
     policy::{self, Policy},
@@ -151,7 +152,7 @@ impl Enforcer {
         maps.install(&mut table)?;
         maps.set_scope(&[netns])?;
         let others = options.places.of_other_objects(&id)?;
-        let active = prepared.activate(&finished, &others, netns)?;
+        let active = prepared.activate(&options.places, &finished, &others, netns)?;
         let mut enforcer = Self { options, maps, ebpf, active, candidates, adopted, generation, netns };
         enforcer.remove_leftovers(features, &finished, &others);
         Ok(enforcer)
@@ -248,6 +249,7 @@ impl Enforcer {
             for folder in [mine.links(), mine.programs()] {
                 problems.extend(remove_folder(&folder).err().map(|error| error.to_string()));
             }
+            clsact::remove_all(self.netns, &self.options.places.clsact_marks(), &mut problems);
         }
         for other in others {
             info!("removing what an earlier version left in {}", other.root.display());
@@ -273,6 +275,7 @@ impl Ready {
     /// Lets it decide from now on, in the place of what decided before.
     fn activate(
         self,
+        places: &Places,
         pins: &ObjectPlaces,
         others: &[ObjectPlaces],
         netns: u32,
@@ -294,7 +297,9 @@ impl Ready {
                 Ok(Active::HsCtrl(registered))
             }
             Self::Tc => {
-                let mut tc = Tc::open(&pins.programs(), &pins.links())?;
+                let way = Way::of_this_kernel(pins.links(), places.clsact_marks());
+                let mut tc = Tc::open(&pins.programs(), way)?;
+                tc.leave_other_namespaces(netns)?;
                 let former: Vec<PathBuf> = others.iter().map(ObjectPlaces::links).collect();
                 let interfaces = link::list()?;
                 let mut covered = 0;
@@ -372,23 +377,21 @@ fn prepare_hs_ctrl(features: &Features, ebpf: &Ebpf, pins: &ObjectPlaces) -> Res
 }
 
 fn prepare_tc(ebpf: &mut Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), String> {
-    const TCX: &str = "traffic control takes the programs (tcx)";
+    let way = match Way::of_this_kernel(PathBuf::new(), PathBuf::new()) {
+        Way::Tcx { .. } => "traffic control takes the programs (tcx)",
+        Way::Clsact { .. } => "traffic control takes the programs (clsact: tcx came with 6.6)",
+    };
     let programs = pins.programs();
     if programs.exists() {
-        return Ok((Ready::Tc, format!("{TCX}; those of an earlier agent are there")));
+        return Ok((Ready::Tc, format!("{way}; those of an earlier agent are there")));
     }
-    let tcx = KernelVersion::new(6, 6, 0);
-    if KernelVersion::current().is_ok_and(|current| current >= tcx) {
-        make(&programs).map_err(|error| error.to_string())?;
-        crate::kernel::tc::load(ebpf, &programs).map_err(|error| {
-            let _ = remove_folder(&programs);
-            debug!("{error:?}");
-            error.to_string()
-        })?;
-        Ok((Ready::Tc, TCX.to_owned()))
-    } else {
-        Err("this kernel has no tcx (6.6 and later)".to_owned())
-    }
+    make(&programs).map_err(|error| error.to_string())?;
+    crate::kernel::tc::load(ebpf, &programs).map_err(|error| {
+        let _ = remove_folder(&programs);
+        debug!("{error:?}");
+        error.to_string()
+    })?;
+    Ok((Ready::Tc, way.to_owned()))
 }
 
 /// The highest generation that any earlier agent got to; 0 if there was none.
@@ -400,7 +403,7 @@ fn last_generation(places: &Places) -> io::Result<u64> {
 }
 
 /// Inode number of this thread's network namespace.
-fn current_netns() -> io::Result<u32> {
+pub(crate) fn current_netns() -> io::Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     let path = Path::new("/proc/thread-self/ns/net");
     let inode = fs::metadata(path).map_err(at("look at", path))?.ino();

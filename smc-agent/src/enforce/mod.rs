@@ -8,7 +8,8 @@ mod places;
 mod record;
 
 pub use backend::{Backend, BackendChoice, Candidate};
-pub use detach::{Detached, detach};
+pub use detach::{Detached, detach, remove_state};
+pub(crate) use enforcer::current_netns;
 pub use enforcer::{EnforceError, Enforcer, Options};
 pub use lock::{AgentLock, LockError};
 pub use places::{ObjectPlaces, Places};

@@ -36,6 +36,11 @@ impl Places {
         self.state.join("control.sock")
     }
 
+    /// Where the qdiscs are marked that the agent made.
+    pub fn clsact_marks(&self) -> PathBuf {
+        self.state.join("clsact")
+    }
+
     /// The rules of a generation.
     pub fn policy(&self, generation: u64) -> PathBuf {
         self.state.join(format!("policy-{generation}.json"))

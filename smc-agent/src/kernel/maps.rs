@@ -4,9 +4,11 @@ use std::{
     fs, io,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray, PerCpuValues, RingBuf};
+use serde::Serialize;
 use smc_agent_common::{Counter, Fixed, Line, MAX_RULES};
 use thiserror::Error;
 
@@ -75,6 +77,26 @@ pub struct Hits {
     pub default: u64,
 }
 
+/// How long it took to put a table into force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// Copying it into the kernel.
+    pub write: Duration,
+    /// Putting it in the place of the former one, which is mostly waiting until nothing uses that.
+    pub swap: Duration,
+}
+
+/// What a table takes in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TableSize {
+    /// Bytes.
+    pub memory: usize,
+    /// Rules.
+    pub rules: u32,
+    /// Cache lines besides the part of fixed size.
+    pub lines: u32,
+}
+
 impl Maps {
     /// Opens the maps pinned in `folder`.
     pub fn open(folder: &Path) -> Result<Self, MapsError> {
@@ -110,6 +132,30 @@ impl Maps {
         Ok(self.table_in_force()?.map(|fixed| fixed.header.generation))
     }
 
+    /// What the table in force takes; `None` before the first.
+    pub fn table_size(&self) -> Result<Option<TableSize>, MapsError> {
+        Ok(self.table_in_force()?.map(|fixed| TableSize {
+            memory: size_of::<Fixed>() + fixed.header.lines as usize * size_of::<Line>(),
+            rules: fixed.header.rules,
+            lines: fixed.header.lines,
+        }))
+    }
+
+    /// Whether `table` is, word for word, the one in force, whatever the generation of either.
+    pub fn holds(&self, table: &PolicyTable) -> Result<bool, MapsError> {
+        let Some(mut fixed) = self.table_in_force()? else { return Ok(false) };
+        fixed.header.activated = table.fixed.header.activated;
+        fixed.header.generation = table.fixed.header.generation;
+        if bytemuck::bytes_of(&*fixed) != bytemuck::bytes_of(&*table.fixed) {
+            return Ok(false);
+        }
+        let inner = self.lines.get(&self.slot()?, 0).map_err(of("TABLE_LINES"))?;
+        let mut lines = vec![Line { words: [0; 8] }; table.lines.len()];
+        let bytes = bytemuck::cast_slice_mut(&mut lines);
+        let read = sys::array_lookup(inner.fd().as_fd(), bytes, size_of::<Line>());
+        Ok(read.map_err(failed("read the table's lines"))? == lines.len() && lines == table.lines)
+    }
+
     fn table_in_force(&self) -> Result<Option<Box<Fixed>>, MapsError> {
         let slot = self.slot()?;
         let inner = match self.fixed.get(&slot, 0) {
@@ -128,32 +174,71 @@ impl Maps {
     }
 
     /// Puts `table` into force in the place of the present one, in one step. Lookups are never blocked, and each sees
-    /// one of the two tables as a whole.
-    pub fn install(&mut self, table: &mut PolicyTable) -> Result<(), MapsError> {
+    /// one of the two tables as a whole. When this returns, the memory of the former table is free.
+    pub fn install(&mut self, table: &mut PolicyTable) -> Result<Installed, MapsError> {
+        let start = Instant::now();
         let present = self.slot()?;
         let next = (present + 1) % SLOTS;
-        let zeros = vec![
-            0_u64;
-            aya::util::nr_cpus()
-                .map_err(|(what, source)| { MapsError::Io { what: what.to_owned(), source } })?
-        ];
-        for index in 0..HITS_PER_SLOT {
-            let zeros = PerCpuValues::try_from(zeros.clone()).map_err(failed("prepare hit counters"))?;
-            self.hits.set(next * HITS_PER_SLOT + index, zeros, 0).map_err(of("HITS"))?;
-        }
+        self.clear_hits(next)?;
         let lines = inner_map("lines", size_of::<Line>(), table.lines.len().max(1), BPF_F_INNER_MAP)?;
-        sys::array_update_all(lines.fd().as_fd(), bytemuck::cast_slice(&table.lines), size_of::<Line>())
+        sys::array_update(lines.fd().as_fd(), 0, bytemuck::cast_slice(&table.lines), size_of::<Line>())
             .map_err(failed("write the table's lines"))?;
         table.fixed.header.activated = monotonic_now();
         let fixed = inner_map("fixed", size_of::<Fixed>(), 1, 0)?;
         sys::map_update(fixed.fd().as_fd(), &0_u32.to_ne_bytes(), bytemuck::bytes_of(&*table.fixed))
             .map_err(failed("write the table's fixed part"))?;
-        self.lines.set(next, &lines, 0).map_err(of("TABLE_LINES"))?;
-        self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED"))?;
+        let write = start.elapsed();
+        both(
+            || self.lines.set(next, &lines, 0).map_err(of("TABLE_LINES")),
+            || self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED")),
+        )?;
         self.slot_in_force.set(0, next, 0).map_err(of("SLOT_IN_FORCE"))?;
-        // The kernel waits for a grace period when a map within a map is replaced, so that after this no program
-        // uses the slot that was in force before: only then may the next call write there.
-        self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED"))
+        // The kernel waits for a grace period when a map within a map is written, so that after this no program
+        // uses the slot that was in force before: only then may it be emptied, and the next call write there.
+        self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED"))?;
+        self.empty(present)?;
+        Ok(Installed { write, swap: start.elapsed().saturating_sub(write) })
+    }
+
+    /// One of the maps, for calls that aya has no function for.
+    fn pinned(&self, name: &str) -> Result<OwnedFd, MapsError> {
+        sys::open_pin(&self.folder.join(name)).map_err(failed("open a pinned map"))
+    }
+
+    /// Frees the table in a slot that no program uses.
+    fn empty(&self, slot: u32) -> Result<(), MapsError> {
+        let delete = |map: OwnedFd| {
+            match sys::map_delete(map.as_fd(), &slot.to_ne_bytes()) {
+                // Before the first table there is none.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                result => result.map_err(failed("free the former table")),
+            }
+        };
+        let (lines, fixed) = (self.pinned("TABLE_LINES")?, self.pinned("TABLE_FIXED")?);
+        both(|| delete(lines), || delete(fixed))
+    }
+
+    /// Sets the hit counters of a slot to 0.
+    fn clear_hits(&mut self, slot: u32) -> Result<(), MapsError> {
+        let cpus =
+            aya::util::nr_cpus().map_err(|(what, source)| MapsError::Io { what: what.to_owned(), source })?;
+        let first = slot * HITS_PER_SLOT;
+        let zeros = vec![0_u64; HITS_PER_SLOT as usize * cpus];
+        match sys::array_update(
+            self.pinned("HITS")?.as_fd(),
+            first,
+            bytemuck::cast_slice(&zeros),
+            size_of::<u64>() * cpus,
+        ) {
+            // ENOTSUPP, which libc has no name for: kernels before 5.13 take one element of such a map at a time.
+            Err(error) if matches!(error.raw_os_error(), Some(524 | libc::EOPNOTSUPP)) => {}
+            result => return result.map_err(failed("clear hit counters")),
+        }
+        for index in first..first + HITS_PER_SLOT {
+            let zeros = PerCpuValues::try_from(vec![0; cpus]).map_err(failed("prepare hit counters"))?;
+            self.hits.set(index, zeros, 0).map_err(of("HITS"))?;
+        }
+        Ok(())
     }
 
     /// Hits since the table in force was installed; `rules` is its number of rules.
@@ -197,6 +282,18 @@ impl Maps {
             other => other,
         }
     }
+}
+
+/// Does two things that each wait for a grace period of the kernel, in the time of one.
+fn both(
+    first: impl FnOnce() -> Result<(), MapsError> + Send,
+    second: impl FnOnce() -> Result<(), MapsError>,
+) -> Result<(), MapsError> {
+    std::thread::scope(|scope| {
+        let first = scope.spawn(first);
+        let second = second();
+        first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(second)
+    })
 }
 
 fn inner_map(name: &str, value_size: usize, entries: usize, flags: u32) -> Result<MapData, MapsError> {

@@ -2,6 +2,7 @@
 //! for.
 
 pub mod btf;
+pub mod clsact;
 pub mod features;
 pub mod hs_ctrl;
 pub mod loader;
@@ -10,3 +11,4 @@ pub mod object;
 pub mod offsets;
 mod sys;
 pub mod tc;
+pub mod tracepoint;

@@ -3,6 +3,7 @@
 use std::{fmt::Write as _, path::Path};
 
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use sha2::{Digest as _, Sha256};
 
 use super::{maps::PINNED, offsets::Offset};
@@ -25,6 +26,8 @@ pub struct Options<'a> {
 
 /// Loads the maps and prepares the programs; none is in the kernel yet.
 pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
+    // Before 5.11 maps count as locked memory. Where the limit cannot be raised, making the maps fails by itself.
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let enforcing = u32::from(options.enforcing);
     let mut loader = EbpfLoader::new();
     // Fields are found by offsets given below: nothing in the object asks for relocation by aya.

@@ -23,6 +23,7 @@ const KERNEL: &[Field] = &[
     Field("OFF_SKB_DATA", "sk_buff", "data"),
     Field("OFF_SKB_NETWORK_HEADER", "sk_buff", "network_header"),
     Field("OFF_SKB_DEV", "sk_buff", "dev"),
+    Field("OFF_SKB_SK", "sk_buff", "sk"),
     Field("OFF_DEV_NET", "net_device", "nd_net.net"),
     Field("OFF_SOCKET_SK", "socket", "sk"),
 ];

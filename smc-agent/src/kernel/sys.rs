@@ -201,10 +201,18 @@ pub(super) fn map_lookup(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> i
     unsafe { bpf(bpf_cmd::BPF_MAP_LOOKUP_ELEM, &mut attr) }.map(drop)
 }
 
-/// Writes the elements `0..count` of an array map in as few calls as the kernel likes (5.6 and later).
-pub(super) fn array_update_all(map: BorrowedFd<'_>, values: &[u8], value_size: usize) -> io::Result<()> {
-    const AT_ONCE: usize = 1 << 16;
-    let keys: Vec<u32> = (0..u32::try_from(values.len() / value_size).map_err(io::Error::other)?).collect();
+/// Elements that one call of the batch commands moves.
+const AT_ONCE: usize = 1 << 16;
+
+/// Writes the elements from `first` on of an array map in as few calls as the kernel likes (5.6 and later; 5.13 where the
+/// map is per CPU). `value_size` is the size of one element as it is written, all CPUs together.
+pub(super) fn array_update(
+    map: BorrowedFd<'_>,
+    first: u32,
+    values: &[u8],
+    value_size: usize,
+) -> io::Result<()> {
+    let keys = keys(first, values.len() / value_size)?;
     for (keys, values) in keys.chunks(AT_ONCE).zip(values.chunks(AT_ONCE * value_size)) {
         let mut attr = empty();
         // SAFETY: the struct arm of the batch commands; all its fields are integers.
@@ -217,6 +225,41 @@ pub(super) fn array_update_all(map: BorrowedFd<'_>, values: &[u8], value_size: u
         unsafe { bpf(bpf_cmd::BPF_MAP_UPDATE_BATCH, &mut attr) }?;
     }
     Ok(())
+}
+
+/// The keys of `count` elements of an array from `first` on.
+fn keys(first: u32, count: usize) -> io::Result<Vec<u32>> {
+    let end = u32::try_from(count).ok().and_then(|count| first.checked_add(count));
+    Ok((first..end.ok_or_else(|| io::Error::other("too many elements"))?).collect())
+}
+
+/// Reads an array map from its first element on into `values` (5.6 and later). Says how many elements there were.
+pub(super) fn array_lookup(map: BorrowedFd<'_>, values: &mut [u8], value_size: usize) -> io::Result<usize> {
+    let mut keys = vec![0_u32; AT_ONCE.min(values.len() / value_size)];
+    let (mut token, mut read) = (0_u32, 0);
+    for values in values.chunks_mut(AT_ONCE * value_size) {
+        let mut attr = empty();
+        // SAFETY: the struct arm of the batch commands; all its fields are integers.
+        let command = unsafe { &mut attr.batch };
+        command.map_fd = raw(map);
+        command.in_batch = if read == 0 { 0 } else { &raw const token as u64 };
+        command.out_batch = &raw mut token as u64;
+        command.keys = keys.as_mut_ptr() as u64;
+        command.values = values.as_mut_ptr() as u64;
+        command.count = u32::try_from(values.len() / value_size).map_err(io::Error::other)?;
+        // SAFETY: there is room for `count` keys of 4 bytes, values of the map's size and a token of a key's size; all
+        // of it outlives the call.
+        let result = unsafe { bpf(bpf_cmd::BPF_MAP_LOOKUP_BATCH, &mut attr) };
+        // SAFETY: the kernel has written how many it has read, also with an error.
+        read += unsafe { attr.batch.count } as usize;
+        match result {
+            Ok(_) => {}
+            // The end of the array.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
 }
 
 /// Deletes an element. For a `struct_ops` map this unregisters it.

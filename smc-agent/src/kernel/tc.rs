@@ -1,5 +1,6 @@
-//! The backend for kernels without `smc_hs_ctrl`: the two traffic control programs on every interface, through tcx
-//! links (6.6 and later) that are pinned, so that they outlive the process and can be found and changed by the next.
+//! The backend for kernels without `smc_hs_ctrl`: the two traffic control programs on every interface. From 6.6 on
+//! through tcx links that are pinned, so that they outlive the process and can be found and changed by the next; before,
+//! as filters of a clsact qdisc ([`clsact`]).
 
 use std::{
     fs, io,
@@ -14,11 +15,12 @@ use aya::{
         links::{FdLink, PinnedLink},
         tc::{SchedClassifierLink, TcAttachOptions},
     },
+    util::KernelVersion,
 };
 use thiserror::Error;
 use tracing::debug;
 
-use super::sys;
+use super::{clsact, sys};
 use crate::netlink::link::Link;
 
 const PROGRAMS: [(&str, TcAttachType, &str); 2] =
@@ -79,17 +81,46 @@ pub fn load(ebpf: &mut Ebpf, folder: &Path) -> Result<(), TcError> {
     Ok(())
 }
 
-/// The programs, loaded, with the folder where their links are pinned.
+/// How programs are put on interfaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// tcx links, pinned in a folder.
+    Tcx {
+        /// The folder.
+        links: PathBuf,
+    },
+    /// Filters of clsact qdiscs.
+    Clsact {
+        /// Folder where the qdiscs are marked that we made.
+        marks: PathBuf,
+    },
+}
+
+impl Way {
+    /// The best way that this kernel has.
+    pub fn of_this_kernel(links: PathBuf, marks: PathBuf) -> Self {
+        let tcx = KernelVersion::new(6, 6, 0);
+        if KernelVersion::current().is_ok_and(|current| current >= tcx) {
+            Self::Tcx { links }
+        } else {
+            Self::Clsact { marks }
+        }
+    }
+}
+
+/// The programs, loaded, and how they are put on interfaces.
 #[derive(Debug)]
 pub struct Tc {
     programs: Vec<(SchedClassifier, TcAttachType, &'static str)>,
-    links: PathBuf,
+    way: Way,
 }
 
 impl Tc {
-    /// Opens the programs pinned in `programs`; links are to be in `links`.
-    pub fn open(programs: &Path, links: &Path) -> Result<Self, TcError> {
-        fs::create_dir_all(links).map_err(failed(format!("make {}", links.display())))?;
+    /// Opens the programs pinned in `programs`.
+    pub fn open(programs: &Path, way: Way) -> Result<Self, TcError> {
+        if let Way::Tcx { links } = &way {
+            fs::create_dir_all(links).map_err(failed(format!("make {}", links.display())))?;
+        }
         let programs = PROGRAMS
             .into_iter()
             .map(|(name, attach_type, direction)| {
@@ -98,7 +129,7 @@ impl Tc {
                 Ok((program, attach_type, direction))
             })
             .collect::<Result<_, TcError>>()?;
-        Ok(Self { programs, links: links.to_owned() })
+        Ok(Self { programs, way })
     }
 
     /// Covers an interface of network namespace `netns` (an inode number), which this thread is in. A link that is
@@ -112,7 +143,14 @@ impl Tc {
                 direction,
                 source,
             };
-            let pin = self.links.join(&name);
+            let links = match &self.way {
+                Way::Tcx { links } => links,
+                Way::Clsact { marks } => {
+                    clsact::attach(program, *attach_type, netns, interface, marks).map_err(wrong)?;
+                    continue;
+                }
+            };
+            let pin = links.join(&name);
             if !pin.exists()
                 && let Some(old) = former.iter().map(|folder| folder.join(&name)).find(|old| old.exists())
             {
@@ -128,11 +166,30 @@ impl Tc {
         Ok(())
     }
 
+    /// Takes the programs off the interfaces of other network namespaces, where an earlier agent may have run.
+    pub fn leave_other_namespaces(&self, netns: u32) -> Result<(), TcError> {
+        let Way::Tcx { links } = &self.way else { return Ok(()) };
+        let read = || -> io::Result<()> {
+            for entry in fs::read_dir(links)? {
+                let entry = entry?;
+                let mine = format!("{netns}-");
+                if !entry.file_name().to_string_lossy().starts_with(&mine) {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            Ok(())
+        };
+        read().map_err(failed(format!("clear {}", links.display())))
+    }
+
     /// Forgets an interface that has gone: the kernel has cut its links, only their pins are left.
     pub fn forget(&self, netns: u32, index: u32) {
-        for (_, _, direction) in &self.programs {
-            // Nothing depends on it: a pin that stays is removed when the number is used again, or by detach.
-            let _ = fs::remove_file(self.links.join(pin_name(netns, index, direction)));
+        // A qdisc goes with its interface.
+        if let Way::Tcx { links } = &self.way {
+            for (_, _, direction) in &self.programs {
+                // Nothing depends on it: a pin that stays is removed when the number is used again, or by detach.
+                let _ = fs::remove_file(links.join(pin_name(netns, index, direction)));
+            }
         }
     }
 }

@@ -23,6 +23,10 @@ const DONE: u16 = 3;
 const FLAG_REQUEST: u16 = 0x01;
 /// `NLM_F_ACK`.
 const FLAG_ACK: u16 = 0x04;
+/// `NLM_F_EXCL`: fail where it is there already.
+const FLAG_EXCLUSIVE: u16 = 0x200;
+/// `NLM_F_CREATE`: make what is not there.
+const FLAG_CREATE: u16 = 0x400;
 /// `NLM_F_DUMP_INTR`: the list changed while it was dumped.
 const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 /// `NLM_F_DUMP`.
@@ -118,6 +122,12 @@ impl Socket {
     /// Sends a request, hands each message of the answer to `each`, and waits for the acknowledgement.
     pub fn request(&mut self, request: &Request, each: impl FnMut(&Message<'_>) -> Result<()>) -> Result<()> {
         self.exchange(request, FLAG_REQUEST | FLAG_ACK, each).map(drop)
+    }
+
+    /// Asks for something to be made that is not there yet, and waits for the acknowledgement.
+    pub fn create(&mut self, request: &Request) -> Result<()> {
+        let flags = FLAG_REQUEST | FLAG_ACK | FLAG_CREATE | FLAG_EXCLUSIVE;
+        self.exchange(request, flags, |_| Ok(())).map(drop)
     }
 
     /// Asks for a list and hands each message to `each`, also when it turns out to be [`DumpEnd::Interrupted`].

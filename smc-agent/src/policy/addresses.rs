@@ -85,6 +85,13 @@ impl AddressSet {
         self.prefixes
     }
 
+    /// The fewest prefixes that make up the set, IPv4 first.
+    pub fn to_prefixes(&self) -> impl Iterator<Item = Prefix> + '_ {
+        let v4 = self.v4.iter().map(|range| (u128::from(range.0), u128::from(range.1)));
+        let v6 = self.v6.iter().flat_map(|range| prefixes(*range, 128));
+        v4.flat_map(|range| prefixes(range, 32)).chain(v6)
+    }
+
     /// Whether no address is in the set.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
@@ -156,6 +163,27 @@ impl AddressSetBuilder {
     }
 }
 
+/// The fewest prefixes that make up a range.
+pub(super) fn prefixes((first, end): (u128, u128), bits: u8) -> Vec<Prefix> {
+    let mut list = Vec::new();
+    let mut next = Some(first);
+    while let Some(at) = next.filter(|at| *at <= end) {
+        let aligned = at.trailing_zeros().min(u32::from(bits));
+        let mut size = aligned;
+        // Whether 2^size addresses from here on are too many; written so that 2^128 need not exist.
+        while size > 0 && (end - at) < u128::MAX >> (128 - size) {
+            size -= 1;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most 128, and 32 bits of IPv4")]
+        list.push(match bits {
+            32 => Prefix::V4(at as u32, (32 - size) as u8),
+            _ => Prefix::V6(at, (128 - size) as u8),
+        });
+        next = 1u128.checked_shl(size).and_then(|count| at.checked_add(count));
+    }
+    list
+}
+
 fn merge<T: Ord + Copy>(ranges: &mut Vec<(T, T)>, next: impl Fn(T) -> Option<T>) {
     ranges.sort_unstable();
     ranges.dedup_by(|range, last| {
@@ -202,5 +230,14 @@ mod tests {
         assert_eq!(Prefix::new(mapped, 104), Prefix::V4(0x0a00_0000, 8));
         assert_eq!(Prefix::new(mapped, 96), Prefix::V4(0, 0));
         assert_eq!(Prefix::new(mapped, 95), Prefix::V6(0xfffe_u128 << 32, 95));
+    }
+
+    #[test]
+    fn ranges_are_written_as_few_prefixes() {
+        let list = |range, bits| prefixes(range, bits).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(list((0, u128::MAX), 128), ["::/0"]);
+        assert_eq!(list((0, u128::from(u32::MAX)), 32), ["0.0.0.0/0"]);
+        assert_eq!(list((1, 4), 32), ["0.0.0.1", "0.0.0.2/31", "0.0.0.4"]);
+        assert_eq!(list((u128::MAX, u128::MAX), 128), ["ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"]);
     }
 }

@@ -3,7 +3,7 @@
 //! Both policies cut addresses and ports into classes; where both cuts are taken together, each cell of the product
 //! (peer, local, port, role) is decided by one rule of either policy. All cells are compared, so the answer is exact.
 
-use super::addresses::Prefix;
+use super::addresses::prefixes;
 use super::compile::{Classes, CompileError};
 use super::model::{Action, Mode, Policy, Rule};
 use schemars::JsonSchema;
@@ -417,27 +417,6 @@ fn addresses(classes: &[(u32, u32)], joint: &Joint<Ranges>) -> (Vec<String>, usi
     (list, more)
 }
 
-/// The fewest prefixes that make up a range.
-fn prefixes((first, end): (u128, u128), bits: u8) -> Vec<Prefix> {
-    let mut list = Vec::new();
-    let mut next = Some(first);
-    while let Some(at) = next.filter(|at| *at <= end) {
-        let aligned = at.trailing_zeros().min(u32::from(bits));
-        let mut size = aligned;
-        // Whether 2^size addresses from here on are too many; written so that 2^128 need not exist.
-        while size > 0 && (end - at) < u128::MAX >> (128 - size) {
-            size -= 1;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "at most 128, and 32 bits of IPv4")]
-        list.push(match bits {
-            32 => Prefix::V4(at as u32, (32 - size) as u8),
-            _ => Prefix::V6(at, (128 - size) as u8),
-        });
-        next = 1u128.checked_shl(size).and_then(|count| at.checked_add(count));
-    }
-    list
-}
-
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.rule {
@@ -510,14 +489,5 @@ mod tests {
         let new = "version: 1\ndefault: allow\nrules:\n  - {name: ok, action: allow, role: client, peer: 10.1.0.0/16}\n  - {name: a, action: deny, peer: 10.0.0.0/8, port: 1-200}\n";
         insta::assert_snapshot!("diff_rule_and_space", said(old, new));
         insta::assert_snapshot!("diff_default", said(old, "version: 1\ndefault: deny\n"));
-    }
-
-    #[test]
-    fn ranges_are_written_as_few_prefixes() {
-        let list = |range, bits| prefixes(range, bits).iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(list((0, u128::MAX), 128), ["::/0"]);
-        assert_eq!(list((0, u128::from(u32::MAX)), 32), ["0.0.0.0/0"]);
-        assert_eq!(list((1, 4), 32), ["0.0.0.1", "0.0.0.2/31", "0.0.0.4"]);
-        assert_eq!(list((u128::MAX, u128::MAX), 128), ["ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"]);
     }
 }

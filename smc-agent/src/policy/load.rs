@@ -6,6 +6,7 @@ use super::literal::{nearest, prefix};
 use super::model::{Action, Addresses, Limits, NamedSet, Place, Policy, Rule};
 use super::parse::{AddressList, File, SetContent, SetDeclaration, parse};
 use super::unreachable;
+use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -20,6 +21,9 @@ pub struct Loaded {
     pub policy: Policy,
     /// Warnings only.
     pub warnings: Vec<Diagnostic>,
+    /// SHA-256 over the names and the bytes of every file that was read: two policies that have it in common are the
+    /// same.
+    pub digest: [u8; 32],
 }
 
 /// Why there is no policy.
@@ -105,7 +109,9 @@ fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, LoadError> {
 fn load_sources(sources: Vec<(PathBuf, Vec<u8>)>, limits: &Limits) -> Result<Loaded, LoadError> {
     let mut texts = Vec::new();
     let mut broken = Vec::new();
+    let mut digest = Sha256::new();
     for (file, bytes) in sources {
+        add(&mut digest, &file, &bytes);
         match String::from_utf8(bytes) {
             Ok(text) => texts.push((file, text)),
             Err(error) => broken.extend(not_utf8(&file, &error.utf8_error(), error.as_bytes())),
@@ -115,7 +121,7 @@ fn load_sources(sources: Vec<(PathBuf, Vec<u8>)>, limits: &Limits) -> Result<Loa
         texts.iter().map(|(file, text)| Findings::new(file, text)).collect();
     let files: Vec<File> =
         texts.iter().zip(&mut findings).map(|((_, text), findings)| parse(text, findings)).collect();
-    let mut merger = Merger { texts: &texts, findings, others: broken, limits, read: Vec::new() };
+    let mut merger = Merger { texts: &texts, findings, others: broken, limits, read: Vec::new(), digest };
     let policy = merger.merge(files);
     merger.finish(policy)
 }
@@ -132,6 +138,14 @@ fn not_utf8(file: &Path, error: &std::str::Utf8Error, bytes: &[u8]) -> Vec<Diagn
     findings.finish()
 }
 
+/// Adds a file so that no other files, however cut, give the same digest.
+fn add(digest: &mut Sha256, file: &Path, bytes: &[u8]) {
+    for part in [file.as_os_str().as_encoded_bytes(), bytes] {
+        digest.update(part.len().to_ne_bytes());
+        digest.update(part);
+    }
+}
+
 /// Where a name was declared: file number and place.
 type Declared = HashMap<String, (usize, At)>;
 
@@ -142,6 +156,7 @@ struct Merger<'a> {
     others: Vec<Diagnostic>,
     limits: &'a Limits,
     read: Vec<PathBuf>,
+    digest: Sha256,
 }
 
 impl Merger<'_> {
@@ -275,6 +290,7 @@ impl Merger<'_> {
                 return AddressSet::default();
             }
         };
+        add(&mut self.digest, &full, &bytes);
         self.read.push(full.clone());
         let (addresses, found) = set_file(&full, &bytes);
         if addresses.is_empty() && found.iter().all(|finding| finding.severity != Severity::Error) {
@@ -326,7 +342,7 @@ impl Merger<'_> {
         if list.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(LoadError::Invalid(list));
         }
-        Ok(Loaded { policy, warnings: list })
+        Ok(Loaded { policy, warnings: list, digest: self.digest.finalize().into() })
     }
 }
 

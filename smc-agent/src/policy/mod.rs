@@ -11,12 +11,11 @@ pub mod flow_tests;
 mod literal;
 mod load;
 #[cfg(test)]
-mod measure;
-#[cfg(test)]
 mod messages;
 mod model;
 #[cfg(test)]
 mod naive;
+mod outline;
 mod parse;
 mod schema;
 mod table;
@@ -24,7 +23,7 @@ mod unreachable;
 mod yaml;
 
 pub use addresses::{AddressSet, AddressSetBuilder, Prefix};
-pub use check::{Summary, check};
+pub use check::{Check, Summary, check};
 pub use compile::{CompileError, compile};
 pub use diagnostic::{Diagnostic, Severity};
 pub use diff::{Change, Diff, Outcome, Space, diff};
@@ -32,5 +31,6 @@ pub use explain::{Explanation, Passed, Reason, explain};
 pub use flow::{FlowError, format_flow, parse_flow};
 pub use load::{LoadError, Loaded, load, load_text};
 pub use model::{Action, Addresses, Limits, Mode, NamedSet, Place, Policy, Rule};
+pub use outline::{Outline, RuleOutline, SetOutline, outline};
 pub use schema::schema;
 pub use table::PolicyTable;

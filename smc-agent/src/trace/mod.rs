@@ -6,4 +6,4 @@ mod reader;
 mod render;
 
 pub use event::{Event, RuleNames};
-pub use reader::{EventReader, TraceError, attach};
+pub use reader::EventReader;
