@@ -44,7 +44,7 @@ pub(crate) fn guest_cargo(subcommand: &str) -> Result<Command> {
     command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_STRIP", "debuginfo");
     // What reads the kernel's types and hashes and loads the object takes seconds under emulation when it is not optimised.
     for package in ["smc-agent", "aya", "aya-obj", "object", "sha2"] {
-        command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=2"));
+        command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=1"));
     }
     set_bpf_env(&mut command, Bpf::Best)?;
     Ok(command)
