@@ -63,24 +63,46 @@ pub fn decide(flow: &Flow, table: &KernelTable) -> Option<(Classes, Decision)> {
     Some((Classes { what, peer, local }, decision))
 }
 
-/// Decides by `table`, counts the hit, and counts and tells of the shadow rules that matched before.
+/// What came of judging a flow.
+pub struct Judged {
+    /// The decision.
+    pub decision: Decision,
+    /// The shadow rule that is to be reported: of several that match one flow, the first with `log`.
+    pub shadow: Option<u16>,
+}
+
+/// Decides by `table`, and counts the rule that decided and the shadow rules that matched before it.
 #[inline(always)]
-pub fn decide_and_count(flow: &Flow, table: &KernelTable, mut shadow: impl FnMut(u16)) -> Option<Decision> {
+pub fn decide_and_count(flow: &Flow, table: &KernelTable) -> Option<Judged> {
     let (Classes { what, peer, local }, decision) = decide(flow, table)?;
+    let mut shadow = u32::from(RULE_DEFAULT);
     if table.has_shadow_rules() {
-        let mut from = 0;
-        for _ in 0..SHADOW_REPORTS {
-            let found = smc_next_shadow(table.slot(), what, peer, local, from);
-            if found >= u32::from(decision.rule) {
-                break;
-            }
-            table.hit(found as u16);
-            shadow(found as u16);
-            from = found + 1;
-        }
+        shadow = smc_count_shadows(table.slot(), what, peer, local, u32::from(decision.rule));
     }
     table.hit(decision.rule);
-    Some(decision)
+    Some(Judged { decision, shadow: (shadow != u32::from(RULE_DEFAULT)).then_some(shadow as u16) })
+}
+
+/// Counts the shadow rules that a classified flow satisfies and that stand before the rule `until`. Returns the first of
+/// them that is to be reported, or `RULE_DEFAULT`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn smc_count_shadows(slot: u32, what: u32, peer: u32, local: u32, until: u32) -> u32 {
+    let mut reported = u32::from(RULE_DEFAULT);
+    let Some(table) = KernelTable::in_slot(slot) else { return reported };
+    let mut from = 0;
+    for _ in 0..SHADOW_REPORTS {
+        let found = smc_next_shadow(slot, what, peer, local, from);
+        if found >= until {
+            break;
+        }
+        table.hit(found as u16);
+        if reported == u32::from(RULE_DEFAULT) && table.logs(found as u16) {
+            reported = found;
+        }
+        from = found + 1;
+    }
+    reported
 }
 
 /// No class: [`smc_first_match`] makes no decision of it.

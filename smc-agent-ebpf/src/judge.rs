@@ -8,7 +8,7 @@ use smc_agent_common::{
 };
 
 use crate::{
-    decision::{decide, decide_and_count},
+    decision::{Judged, decide, decide_and_count},
     diagnose,
     kernel::Endpoints,
     maps::{EVENTS, REFUSALS, SCOPE, count},
@@ -37,16 +37,14 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
     });
     let flow = ends.flow(role);
     let port = u32::from(flow.port);
-    let decided = decide_and_count(&flow, &table, |rule| {
-        if table.logs(rule) {
-            report(ends, role as u32, netns, table.slot(), u32::from(rule) << 8 | u32::from(EVENT_SHADOW));
-        }
-    });
-    let Some(decision) = decided else {
+    let Some(Judged { decision, shadow }) = decide_and_count(&flow, &table) else {
         count(Counter::Undecided);
         diagnose::undecided(role as u32, port);
         return Verdict::Allow;
     };
+    if let Some(shadow) = shadow {
+        report(ends, role as u32, netns, table.slot(), u32::from(shadow) << 8 | u32::from(EVENT_SHADOW));
+    }
     diagnose::judged(role as u32, port, u32::from(decision.rule), decision.verdict as u32);
     if decision.log {
         let flags = if decision.verdict == Verdict::Deny { EVENT_VERDICT_DENY } else { 0 };

@@ -137,7 +137,7 @@ pub fn probe_keys(_: TcContext) -> i32 {
 pub fn probe_decide(_: TcContext) -> i32 {
     with_next(|index, flow| {
         let table = KernelTable::in_force()?;
-        let decision = decision::decide_and_count(&flow_of(flow), &table, |_| {});
+        let decision = decision::decide_and_count(&flow_of(flow), &table).map(|judged| judged.decision);
         let result = result(decision, table.generation());
         if WRITE.load() != 0 {
             let place = RESULTS.get_ptr_mut(index)?;
