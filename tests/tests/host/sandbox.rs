@@ -100,10 +100,14 @@ impl Sandbox {
 
     /// Runs a command of the agent as user nobody.
     pub(crate) fn run_as_nobody(&self, arguments: &[&str]) -> Result<Finished> {
-        // Where it was built, nobody may have no business.
+        // Where it was built, nobody may have no business. A copy could still be open for writing in a child that another
+        // test's thread has just forked, and then it cannot be run.
         let program = self.path("smc-agent");
-        fs::copy(agent::binary()?, &program).context("cannot copy the agent")?;
-        fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+        if !program.exists() {
+            fs::write(&program, "")?;
+            mount(Some(&agent::binary()?), &program, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                .context("cannot mount the agent's binary")?;
+        }
         let output = Command::new(&program)
             .args(self.arguments(arguments))
             .stdin(Stdio::null())
