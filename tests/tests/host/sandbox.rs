@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::programs::{SchedClassifier, TcAttachType};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use smc_agent_tests::agent::{self, Agent, Finished};
@@ -27,6 +27,15 @@ const NOBODY: u32 = 65534;
 /// The environment of one test; the calling thread and the processes that it starts are in its namespaces.
 pub(crate) struct Sandbox {
     folder: TempDir,
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // What is mounted in the folder would keep it from being removed; what is not mounted is no loss.
+        for name in ["bpf", "smc-agent"] {
+            let _ = umount2(&self.path(name), MntFlags::MNT_DETACH);
+        }
+    }
 }
 
 /// Whether this machine lets one be made; else what is missing.
