@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::programs::{SchedClassifier, TcAttachType};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 use smc_agent_tests::agent::{self, Agent, Finished};
@@ -27,6 +27,15 @@ const NOBODY: u32 = 65534;
 /// The environment of one test; the calling thread and the processes that it starts are in its namespaces.
 pub(crate) struct Sandbox {
     folder: TempDir,
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // What is mounted in the folder would keep it from being removed; what is not mounted is no loss.
+        for name in ["bpf", "smc-agent"] {
+            let _ = umount2(&self.path(name), MntFlags::MNT_DETACH);
+        }
+    }
 }
 
 /// Whether this machine lets one be made; else what is missing.
@@ -100,10 +109,14 @@ impl Sandbox {
 
     /// Runs a command of the agent as user nobody.
     pub(crate) fn run_as_nobody(&self, arguments: &[&str]) -> Result<Finished> {
-        // Where it was built, nobody may have no business.
+        // Where it was built, nobody may have no business. A copy could still be open for writing in a child that another
+        // test's thread has just forked, and then it cannot be run.
         let program = self.path("smc-agent");
-        fs::copy(agent::binary()?, &program).context("cannot copy the agent")?;
-        fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+        if !program.exists() {
+            fs::write(&program, "")?;
+            mount(Some(&agent::binary()?), &program, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                .context("cannot mount the agent's binary")?;
+        }
         let output = Command::new(&program)
             .args(self.arguments(arguments))
             .stdin(Stdio::null())
