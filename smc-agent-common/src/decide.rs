@@ -6,7 +6,7 @@
 
 use crate::flow::{Address, Family, Flow};
 use crate::table::{
-    FLAG_DEFAULT_DENY, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
+    FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
     KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_DEPTH,
     NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PORT, ROOT_ENTRIES, RULE_DEFAULT, RULE_WORDS,
     SET_WORDS, Trie,
@@ -104,6 +104,10 @@ fn opaque<T>(value: T) -> T {
 fn fixed_set(fixed: &Fixed, class: u32) -> Option<Set<'static>> {
     if class >> KIND_SHIFT != KIND_SET {
         return None;
+    }
+    if class == 0 {
+        // What is not read needs no place in the processor's caches.
+        return Some(Set { summary: 0, first: 0, line: None });
     }
     Some(Set {
         summary: fixed.sets[(class as usize) & (SET_WORDS - 1)],
@@ -233,7 +237,11 @@ pub fn decide<R: TableReader>(flow: &Flow, table: &R, mut sink: impl FnMut(u16, 
         side: (flow.role as usize).wrapping_sub(1) & 1,
         port: flow.port,
         peer: classify(table, trie(PEER_V4, peer_family), flow.peer.high(), flow.peer.low())?,
-        local: classify(table, trie(LOCAL_V4, local_family), flow.local.high(), flow.local.low())?,
+        local: if fixed.header.flags & FLAG_LOCAL == 0 {
+            0
+        } else {
+            classify(table, trie(LOCAL_V4, local_family), flow.local.high(), flow.local.low())?
+        },
     };
     let decision = first_match(&classified, table)?;
     if fixed.header.shadow_summary != 0 {
@@ -292,7 +300,8 @@ impl<'a> Candidates<'a> {
         let side = flow.side & 1;
         let peer = set(table, flow.peer)?;
         let local = fixed_set(fixed, flow.local)?;
-        let port = fixed_set(fixed, fixed.ports[flow.port as usize])?;
+        let asked = header.flags & FLAG_PORT != 0;
+        let port = fixed_set(fixed, if asked { fixed.ports[flow.port as usize] } else { 0 })?;
         let words = (header.any_summary[peer_dim] | peer.summary)
             & (header.any_summary[local_dim] | local.summary)
             & (header.any_summary[PORT] | port.summary)
@@ -328,17 +337,13 @@ pub fn first_match<R: TableReader>(flow: &Classified, table: &R) -> Option<Decis
     let mut words = candidates.words;
     let (mut peer, mut local, mut port) = (candidates.peer, candidates.local, candidates.port);
     // Word after word rather than from one candidate to the next: BPF has no instructions to count bits or to find one,
-    // and a word that is passed costs less than either.
+    // and to leave words out would be a branch that the verifier follows both ways, again at every word.
     for word in 0..RULE_WORDS as u32 {
         if words == 0 {
             break;
         }
-        let candidate = words & 1;
         words >>= 1;
         let (peer, local, port) = (peer.next(fixed), local.next(fixed), port.next(fixed));
-        if candidate == 0 {
-            continue;
-        }
         let place = (word & 63) as usize;
         let matched = candidates.with(place, peer, local, port) & !fixed.shadow[place];
         if matched != 0 {

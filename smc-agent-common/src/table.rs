@@ -34,13 +34,13 @@ pub const PORTS: usize = 1 << 16;
 /// First word of a valid header: "smcT" in ASCII, read as a big-endian number.
 pub const MAGIC: u32 = 0x736d_6354;
 /// Changes with every change of the layout or of the meaning of the table.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Bits that hold the kind of a value start here.
 pub const KIND_SHIFT: u32 = 29;
 /// The index part of a value.
 pub const INDEX_MASK: u32 = (1 << KIND_SHIFT) - 1;
-/// Class: a rule set in [`Fixed::sets`], the index is that of its summary word.
+/// Class: a rule set in [`Fixed::sets`], the index is that of its summary word. Class 0 is the empty set.
 pub const KIND_SET: u32 = 0;
 /// Class, of peers only: a rule set within a line; the index is the line times 8 plus the word that holds the summary.
 pub const KIND_LINE_SET: u32 = 1;
@@ -76,6 +76,10 @@ pub const NODE_KEY_WORDS: usize = 6;
 
 /// Flag in [`Header::flags`]: the default verdict is deny.
 pub const FLAG_DEFAULT_DENY: u32 = 1;
+/// Flag in [`Header::flags`]: some rule asks for an address of this host. Without it every such address has class 0.
+pub const FLAG_LOCAL: u32 = 2;
+/// Flag in [`Header::flags`]: some rule asks for a port. Without it every port has class 0.
+pub const FLAG_PORT: u32 = 4;
 
 /// Indexes of [`Fixed::tries`] and of the first four of [`Fixed::any`].
 pub const PEER_V4: usize = 0;

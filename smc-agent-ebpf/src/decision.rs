@@ -56,7 +56,11 @@ pub fn decide(flow: &Flow, table: &KernelTable) -> Option<(Classes, Decision)> {
     let family = |address: &Address| u32::from(matches!(address.family(), Family::V6));
     let (peer_family, local_family) = (family(&flow.peer), family(&flow.local));
     let peer = smc_classify(slot, PEER_V4 as u32 + peer_family, flow.peer.high(), flow.peer.low());
-    let local = smc_classify(slot, LOCAL_V4 as u32 + local_family, flow.local.high(), flow.local.low());
+    let local = if table.asks_local() {
+        smc_classify(slot, LOCAL_V4 as u32 + local_family, flow.local.high(), flow.local.low())
+    } else {
+        0
+    };
     let server = u32::from(matches!(flow.role, Role::Server));
     let what = u32::from(flow.port) | peer_family << 16 | local_family << 17 | server << 18;
     let decision = Packed::unpack(smc_first_match(slot, what, peer, local))?;

@@ -1,7 +1,10 @@
 //! The policy table as the kernel side reads it.
 
 use aya_ebpf::btf_maps::Array;
-use smc_agent_common::{Fixed, Line, TableReader, table::RULE_WORDS};
+use smc_agent_common::{
+    Fixed, Line, TableReader,
+    table::{FLAG_LOCAL, RULE_WORDS},
+};
 
 use crate::maps::{BPF_F_INNER_MAP, HITS, HITS_PER_SLOT, SLOT_IN_FORCE, SLOTS, TABLE_FIXED, TABLE_LINES};
 
@@ -41,6 +44,12 @@ impl KernelTable {
     #[inline(always)]
     pub fn has_shadow_rules(&self) -> bool {
         self.fixed.header.shadow_summary != 0
+    }
+
+    /// Whether any rule asks for an address of this host.
+    #[inline(always)]
+    pub fn asks_local(&self) -> bool {
+        self.fixed.header.flags & FLAG_LOCAL != 0
     }
 
     /// Where this table is.

@@ -147,3 +147,23 @@ fn without_a_policy_in_force_nothing_runs() {
     }
     assert_eq!(run(folder.path(), &["show", "--no"]).status.code(), Some(2));
 }
+
+#[test]
+fn the_checked_in_schemas_are_those_of_the_commands() {
+    use smc_agent::policy::{Check, Diff, Explanation, flow_tests::Report};
+    let schemas = [
+        ("check", schemars::schema_for!(Check)),
+        ("explain", schemars::schema_for!(Explanation)),
+        ("diff", schemars::schema_for!(Diff)),
+        ("test", schemars::schema_for!(Report)),
+    ];
+    for (command, schema) in schemas {
+        let path = format!("{}/../docs/schema/policy-{command}.schema.json", env!("CARGO_MANIFEST_DIR"));
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        let checked_in = fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(checked_in, text, "run this test with UPDATE_SCHEMA=1 and commit {path}");
+    }
+}

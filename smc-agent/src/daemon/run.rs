@@ -140,6 +140,9 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         events: broadcast::Sender::new(BACKLOG),
         _lock: lock,
     };
+    // The table is in the kernel: of a large policy nothing is kept here.
+    drop(loaded);
+    release_memory();
     agent.start_tracing();
     tell(Notice::Started {
         backend: agent.enforcer.backend(),
@@ -293,6 +296,7 @@ impl Agent {
     /// Reads the policy anew. One that is refused changes nothing.
     fn reload(&mut self) -> Reload {
         let result = self.load().and_then(|loaded| self.put_into_force(&loaded));
+        release_memory();
         self.note(result)
     }
 
@@ -306,6 +310,7 @@ impl Agent {
             self.watch_again(loaded.policy.files());
             if loaded.digest == self.digest { Ok(()) } else { self.put_into_force(&loaded) }
         });
+        release_memory();
         let last = self.last_reload.as_ref();
         let news = match &result {
             // Back to what is in force after one that was refused is news too.
@@ -381,6 +386,15 @@ impl Agent {
             Ok(()) => {}
             Err(error) => warn!("interface {} is not covered: {error}", interface.name),
         }
+    }
+}
+
+/// Gives back to the system what reading a large policy took; the C library would keep most of it for later.
+fn release_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the function takes any number, and may be called at any time from any thread.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

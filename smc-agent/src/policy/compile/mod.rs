@@ -14,7 +14,7 @@ pub(super) use classes::{Classes, Dimension};
 use regions::{Source, Space, regions};
 use sets::SetPool;
 use smc_agent_common::table::{
-    FLAG_DEFAULT_DENY, LAYOUT, LOCAL_V4, LOCAL_V6, MAGIC, MAX_DEPTH, MAX_RULES, PEER_V4, PEER_V6, PORT,
+    FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, LAYOUT, LOCAL_V4, LOCAL_V6, MAGIC, MAX_DEPTH, MAX_RULES, PEER_V4, PEER_V6, PORT,
     PORTS, ROOT_ENTRIES, RULE_WORDS, RuleBits,
 };
 use smc_agent_common::{Fixed, Line, Role};
@@ -142,10 +142,10 @@ fn header(policy: &Policy, generation: u64, lines: usize, fixed: &mut Fixed) {
     header.rules = sets::index(policy.rules().len());
     header.words = sets::index(policy.rules().len().div_ceil(64));
     header.lines = sets::index(lines);
-    header.flags = match policy.default_action() {
-        Action::Allow => 0,
-        Action::Deny => FLAG_DEFAULT_DENY,
-    };
+    let flag = |condition: bool, flag: u32| if condition { flag } else { 0 };
+    header.flags = flag(policy.default_action() == Action::Deny, FLAG_DEFAULT_DENY)
+        | flag(policy.rules().iter().any(|rule| rule.local.is_some()), FLAG_LOCAL)
+        | flag(policy.rules().iter().any(|rule| rule.ports.is_some()), FLAG_PORT);
     header.shadow_summary = shadow_summary;
     header.any_summary = any_summary;
     header.role_summary = role_summary;
