@@ -6,10 +6,10 @@
 
 use crate::flow::{Address, Family, Flow};
 use crate::table::{
-    FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE,
-    KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_DEPTH,
-    NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PORT, ROOT_ENTRIES, RULE_DEFAULT, RULE_WORDS,
-    SET_WORDS, Trie,
+    FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW,
+    KIND_LINE_SET, KIND_NODE, KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line,
+    MAGIC, MAX_DEPTH, NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PORT, ROOT_ENTRIES,
+    RULE_DEFAULT, RULE_WORDS, SET_WORDS, Trie,
 };
 
 /// What is to happen with SMC on a connection.
@@ -84,7 +84,6 @@ impl Set<'_> {
             Some(line) => line.words[(self.first & 7) as usize],
             None => fixed.sets[(self.first as usize) & (SET_WORDS - 1)],
         };
-        #[expect(clippy::cast_possible_truncation, reason = "one bit")]
         let step = present as u32;
         self.first = self.first.wrapping_add(step);
         value & opaque(present.wrapping_neg())
@@ -332,13 +331,15 @@ impl<'a> Candidates<'a> {
 /// Finds the first rule that a classified flow satisfies and that is not in shadow mode.
 #[inline(always)]
 pub fn first_match<R: TableReader>(flow: &Classified, table: &R) -> Option<Decision> {
+    #[expect(clippy::cast_possible_truncation, reason = "64")]
+    const WORDS: u32 = RULE_WORDS as u32;
     let candidates = Candidates::new(flow, table)?;
     let fixed = candidates.fixed;
     let mut words = candidates.words;
     let (mut peer, mut local, mut port) = (candidates.peer, candidates.local, candidates.port);
     // Word after word rather than from one candidate to the next: BPF has no instructions to count bits or to find one,
     // and to leave words out would be a branch that the verifier follows both ways, again at every word.
-    for word in 0..RULE_WORDS as u32 {
+    for word in 0..WORDS {
         if words == 0 {
             break;
         }

@@ -18,6 +18,7 @@
 )]
 
 #[path = "../decision.rs"]
+#[expect(dead_code, reason = "what only the hooks use")]
 mod decision;
 #[path = "../maps.rs"]
 #[expect(dead_code, reason = "what only the hooks use")]

@@ -1,5 +1,6 @@
 //! From text to enforcing, and what the agent takes.
 
+use std::fmt::Write as _;
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -117,10 +118,8 @@ pub(crate) fn agent(report: &mut Report, effort: Effort) -> Result<()> {
 
     let mut text = "version: 1\ndefault: allow\nrules:\n".to_owned();
     for number in 0..100 {
-        text += &format!(
-            "  - {{name: r{number}, action: deny, peer: 10.{number}.0.0/16, port: {}}}\n",
-            number + 1
-        );
+        let port = number + 1;
+        writeln!(text, "  - {{name: r{number}, action: deny, peer: 10.{number}.0.0/16, port: {port}}}")?;
     }
     fs::write(&path, text)?;
     let mut samples = Vec::new();

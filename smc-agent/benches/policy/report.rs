@@ -1,6 +1,7 @@
 //! What was measured, against what was asked.
 
 use serde::Serialize;
+use std::fmt::Write as _;
 
 /// All figures of a run.
 #[derive(Serialize)]
@@ -74,8 +75,9 @@ impl Report {
                 Some(false) => "missed",
                 None => "",
             };
-            text +=
-                &format!("| {} | {} {} | {target} | {reached} |\n", figure.what, figure.value, figure.unit);
+            let (what, value, unit) = (&figure.what, figure.value, &figure.unit);
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "| {what} | {value} {unit} | {target} | {reached} |");
         }
         text
     }

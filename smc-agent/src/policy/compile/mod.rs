@@ -14,8 +14,8 @@ pub(super) use classes::{Classes, Dimension};
 use regions::{Source, Space, regions};
 use sets::SetPool;
 use smc_agent_common::table::{
-    FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, LAYOUT, LOCAL_V4, LOCAL_V6, MAGIC, MAX_DEPTH, MAX_RULES, PEER_V4, PEER_V6, PORT,
-    PORTS, ROOT_ENTRIES, RULE_WORDS, RuleBits,
+    FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, LAYOUT, LOCAL_V4, LOCAL_V6, MAGIC, MAX_DEPTH, MAX_RULES,
+    PEER_V4, PEER_V6, PORT, PORTS, ROOT_ENTRIES, RULE_WORDS, RuleBits,
 };
 use smc_agent_common::{Fixed, Line, Role};
 use std::collections::HashMap;
