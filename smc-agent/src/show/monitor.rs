@@ -1,4 +1,4 @@
-//! Rates and numbers over time: what smc_monitor_ex shows.
+//! Rates and numbers over time: what `smc_monitor_ex` shows.
 
 use std::time::Instant;
 
@@ -95,18 +95,18 @@ impl Meter {
     }
 
     /// Takes the next look. The calling thread has to be in the network namespace if connections are counted.
-    pub fn next(&mut self) -> Result<Sample> {
+    pub fn sample(&mut self) -> Result<Sample> {
         let stats = Stats::read_from(&mut self.smc)?;
         let now = Instant::now();
         let counts = if self.count { Some(SocketCounts::read()?) } else { None };
         let seconds = now.duration_since(self.last.0).as_secs_f64();
-        let sample = sample(&stats.since(&self.last.1), seconds, counts);
+        let sample = sample_of(&stats.since(&self.last.1), seconds, counts);
         self.last = (now, stats);
         Ok(sample)
     }
 }
 
-fn sample(since: &Stats, seconds: f64, counts: Option<SocketCounts>) -> Sample {
+fn sample_of(since: &Stats, seconds: f64, counts: Option<SocketCounts>) -> Sample {
     let per_second = |count: u64| rate(count, seconds);
     let traffic = |technology: &Technology| {
         let Technology { rx, tx, .. } = technology;
@@ -161,7 +161,7 @@ mod tests {
             statistics,
             fallbacks: super::super::FallbackTotals::default(),
         };
-        let sample = sample(&stats, 1.5, None);
+        let sample = sample_of(&stats, 1.5, None);
         let rates = sample.smcr.rates;
         assert!((rates.rx_bytes - 2000.0).abs() < 1e-9 && (rates.tx_requests - 2.0).abs() < 1e-9);
         assert!(rate(5, 0.0).abs() < 1e-9);

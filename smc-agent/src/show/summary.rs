@@ -30,7 +30,7 @@ impl SocketCounts {
         for socket in diag::sockets()? {
             counts.sockets += 1;
             let place = match (socket.mode, socket.state) {
-                (Mode::FallbackTcp, State::Listen) | (_, State::Listen) => &mut counts.listening,
+                (_, State::Listen) => &mut counts.listening,
                 (Mode::FallbackTcp, _) => &mut counts.fallback,
                 (Mode::SmcD, _) => &mut counts.smcd,
                 (Mode::SmcR, State::Init) => &mut counts.unconnected,

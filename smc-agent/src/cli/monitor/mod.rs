@@ -1,4 +1,4 @@
-//! `smc-agent monitor …`: rates, connections and memory, again and again, as smc_monitor_ex shows them.
+//! `smc-agent monitor …`: rates, connections and memory, again and again, as `smc_monitor_ex` shows them.
 
 mod lines;
 
@@ -66,7 +66,7 @@ enum Form {
 
 pub(super) fn monitor(arguments: &MonitorArguments) -> Result<ExitCode, Failure> {
     let scope = arguments.netns.as_deref().map_or(Scope::Current, Scope::from);
-    let meters = Meters { scope, count: arguments.counts_connections(), meters: Mutex::default() };
+    let meters = Meters { scope, count: arguments.counts_connections(), by_inode: Mutex::default() };
     let mut writer = lines::Writer::new(arguments);
     meters.look()?;
     let mut due = Instant::now();
@@ -98,7 +98,7 @@ impl MonitorArguments {
 struct Meters {
     scope: Scope,
     count: bool,
-    meters: Mutex<HashMap<u64, Meter>>,
+    by_inode: Mutex<HashMap<u64, Meter>>,
 }
 
 impl Meters {
@@ -106,14 +106,14 @@ impl Meters {
     fn look(&self) -> Result<Report<Sample>, ShowError> {
         let samples = netns::visit(&self.scope, || {
             let inode = netns::own()?.inode;
-            let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut meters = self.by_inode.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(meter) = meters.get_mut(&inode) {
-                return meter.next().map(Some);
+                return meter.sample().map(Some);
             }
             meters.insert(inode, Meter::begin(self.count)?);
             Ok(None)
         })?;
-        let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meters = self.by_inode.lock().unwrap_or_else(PoisonError::into_inner);
         // The kernel gives the inode of a namespace that is gone to others.
         meters.retain(|inode, _| samples.iter().any(|(namespace, _)| namespace.inode == *inode));
         let namespaces = samples

@@ -79,15 +79,15 @@ pub(super) fn set(arguments: &SetArguments) -> Result<ExitCode, Failure> {
                 Switch::Off => smc.disable_seid(),
             };
             change(&page, || Ok(switch(Smc::open()?)?))?;
-            done(&page, SystemEid::read, format!("system EID {}", word(*state)))?;
+            done(&page, SystemEid::read, &format!("system EID {}", word(*state)))?;
         }
         What::Pnet(command) => {
             let outcome = pnet::run(&page.scope, command)?;
-            done(&page, PnetRows::read, outcome)?;
+            done(&page, PnetRows::read, &outcome)?;
         }
         What::HandshakeLimit { state } => {
             change(&page, || Ok(Smc::open()?.set_handshake_limitation(*state == Switch::On)?))?;
-            done(&page, HandshakeLimit::read, format!("handshake limitation {}", word(*state)))?;
+            done(&page, HandshakeLimit::read, &format!("handshake limitation {}", word(*state)))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -109,7 +109,7 @@ fn change(page: &Page, job: impl Fn() -> Result<(), ShowError> + Sync) -> Result
 fn done<T: serde::Serialize + Send>(
     page: &Page,
     read: impl Fn() -> Result<T, ShowError> + Sync,
-    text: String,
+    text: &str,
 ) -> Result<(), Failure> {
     match page.output {
         Output::Json => page.show(read, |_, _| String::new()),
@@ -133,7 +133,7 @@ fn user_eids(page: &Page, command: &UserEid) -> Result<(), Failure> {
             "all user EIDs removed".to_owned()
         }
     };
-    done(page, UserEids::read, text)
+    done(page, UserEids::read, &text)
 }
 
 /// Fails before anything is changed where the kernel would fail half-way.

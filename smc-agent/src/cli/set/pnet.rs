@@ -161,7 +161,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, Vec<(usize, String)>> {
         match parse_line(&words) {
             Ok(entry) => match entries.iter().find(|(_, device)| *device == entry.1) {
                 Some((id, _)) => {
-                    problems.push((number, format!("this device has PNET id {id} in a line above")))
+                    problems.push((number, format!("this device has PNET id {id} in a line above")));
                 }
                 None => entries.push(entry),
             },

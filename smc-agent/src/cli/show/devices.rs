@@ -1,5 +1,7 @@
 //! Text of `show devices`.
 
+use std::fmt::Write as _;
+
 use super::escape;
 use super::table::Table;
 use crate::netlink::smc::{IsmDevice, RdmaDevice, RdmaPort};
@@ -15,14 +17,14 @@ pub(super) fn text(devices: &Devices, _raw: bool) -> String {
                 table.row(rdma_row(devices, device, port));
             }
         }
-        text.push_str(&format!("SMC-R\n{table}"));
+        let _ = write!(text, "SMC-R\n{table}");
     }
     if !devices.smcd.is_empty() {
         let mut table = Table::new(&["FID", "Type", "PCI-ID", "PCHID", "Crit", ">#LGs", "PNET-ID"]);
         for device in &devices.smcd {
             table.row(ism_row(device));
         }
-        text.push_str(&format!("SMC-D\n{table}"));
+        let _ = write!(text, "SMC-D\n{table}");
     }
     if !devices.dibs.is_empty() {
         let mut table = Table::new(&["Dibs-Dev", "GID", "Fabric"]);
@@ -30,7 +32,7 @@ pub(super) fn text(devices: &Devices, _raw: bool) -> String {
             let shown = |value: &Option<String>| value.as_deref().map_or_else(String::new, escape);
             table.row(vec![escape(&device.name), shown(&device.gid), shown(&device.fabric_id)]);
         }
-        text.push_str(&format!("dibs (SMC itself does not list the loopback device)\n{table}"));
+        let _ = write!(text, "dibs (SMC itself does not list the loopback device)\n{table}");
     }
     if text.is_empty() { "no devices that SMC could use\n".to_owned() } else { text }
 }

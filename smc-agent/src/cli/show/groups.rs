@@ -1,5 +1,7 @@
 //! Text of `show linkgroups` and `show links`.
 
+use std::fmt::Write as _;
+
 use clap::Args;
 
 use super::table::Table;
@@ -43,7 +45,7 @@ pub(super) fn text(groups: &LinkGroups, arguments: &GroupArguments, raw: bool) -
                 }
             }
         }
-        text.push_str(&format!("SMC-R\n{table}"));
+        let _ = write!(text, "SMC-R\n{table}");
     }
     if !groups.smcd.is_empty() {
         let mut table = Table::new(&["LG-ID", ">VLAN", ">#Conns", "PNET-ID"]);
@@ -58,7 +60,7 @@ pub(super) fn text(groups: &LinkGroups, arguments: &GroupArguments, raw: bool) -
                 memory(&mut table, group.send_buffers, ("DMB", group.receive_buffers), raw);
             }
         }
-        text.push_str(&format!("SMC-D\n{table}"));
+        let _ = write!(text, "SMC-D\n{table}");
     }
     if text.is_empty() { "no link groups\n".to_owned() } else { text }
 }

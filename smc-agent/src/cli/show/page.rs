@@ -1,5 +1,6 @@
 //! Getting a report and writing it: once or again and again, as text or JSON.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::thread;
 use std::time::Duration;
@@ -75,7 +76,7 @@ pub(super) fn json(value: &impl Serialize, pretty: bool) -> Result<String, Failu
             escaped.push(character);
         } else {
             // All of these are in the basic plane: one unit each.
-            escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         }
     }
     Ok(escaped)
@@ -117,7 +118,7 @@ pub(super) fn by_namespace<T>(report: &Report<T>, text: impl Fn(&T) -> String) -
             all.push('\n');
         }
         let body = text(&found.found);
-        all.push_str(&format!("netns {} {}\n{body}", found.netns.inode, name_of(&found.netns)));
+        let _ = write!(all, "netns {} {}\n{body}", found.netns.inode, name_of(&found.netns));
     }
     all
 }

@@ -1,5 +1,7 @@
 //! `show sockets`.
 
+use std::fmt::Write as _;
+
 use clap::Args;
 use ipnet::IpNet;
 
@@ -85,10 +87,11 @@ fn filter(arguments: &SocketArguments) -> SocketFilter {
         (true, _) => Selection::All,
         _ => Selection::NotListening,
     };
-    let modes = [(arguments.smcr, Mode::Smcr), (arguments.smcd, Mode::Smcd), (arguments.fallback, Mode::Tcp)];
+    let wanted_modes =
+        [(arguments.smcr, Mode::Smcr), (arguments.smcd, Mode::Smcd), (arguments.fallback, Mode::Tcp)];
     SocketFilter {
         selection,
-        modes: modes.into_iter().filter(|(wanted, _)| *wanted).map(|(_, mode)| mode).collect(),
+        modes: wanted_modes.into_iter().filter(|(wanted, _)| *wanted).map(|(_, mode)| mode).collect(),
         addresses: arguments.address.clone(),
         ports: arguments.port.clone(),
         states: arguments.state.clone(),
@@ -98,20 +101,20 @@ fn filter(arguments: &SocketArguments) -> SocketFilter {
 
 fn text(sockets: &Sockets, arguments: &SocketArguments, raw: bool) -> String {
     let mut names = vec!["State", "UID", "Inode", "Local Address", "Peer Address", "Intf", "Mode"];
-    let (smcr, smcd) = (arguments.smcr && !arguments.details, arguments.smcd && !arguments.details);
-    if smcr {
+    let (rdma, ism) = (arguments.smcr && !arguments.details, arguments.smcd && !arguments.details);
+    if rdma {
         names.extend(["Role", "IB-device", "Port", "Linkid", "GID", "Peer-GID"]);
     }
-    if smcd {
+    if ism {
         names.extend(["GID", "Token", "Peer-GID", "Peer-Token", "Linkid"]);
     }
     let mut table = Table::new(&names);
     for socket in &sockets.sockets {
         let mut row = basics(socket);
-        if smcr {
+        if rdma {
             row.extend(socket.link.as_ref().map_or_else(|| vec![String::new(); 6], link_cells));
         }
-        if smcd {
+        if ism {
             row.extend(socket.dmb.as_ref().map_or_else(|| vec![String::new(); 5], dmb_cells));
         }
         table.row(row);
@@ -126,10 +129,11 @@ fn text(sockets: &Sockets, arguments: &SocketArguments, raw: bool) -> String {
     }
     let mut text = table.to_string();
     if sockets.hidden_processes > 0 {
-        text.push_str(&format!(
+        let _ = write!(
+            text,
             "the sockets of {} processes could not be looked at: needs CAP_SYS_PTRACE (run as root)\n",
             sockets.hidden_processes
-        ));
+        );
     }
     text
 }

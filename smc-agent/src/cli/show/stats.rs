@@ -1,5 +1,7 @@
 //! `show stats`, and the text of `show fallbacks`.
 
+use std::fmt::Write as _;
+
 use clap::Args;
 
 use super::super::Failure;
@@ -9,6 +11,7 @@ use crate::netlink::smc::{Direction, Side, Technology};
 use crate::show::{self, Fallbacks, Report, ShowError, Stats, mark};
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
 pub(super) struct StatsArguments {
     /// Only SMC-R in text
     #[arg(long)]
@@ -52,7 +55,7 @@ fn since_mark(report: &mut Report<Stats>) -> Result<(), ShowError> {
 fn text(stats: &Stats, arguments: &StatsArguments, raw: bool) -> String {
     let mut text = String::new();
     if let Some(since) = &stats.since {
-        text.push_str(&format!("since {}\n", super::escape(since)));
+        let _ = write!(text, "since {}\n", super::escape(since));
     }
     if stats.reset {
         text.push_str("the kernel's counters began again at 0 since then: all that they count is shown\n");
@@ -83,7 +86,7 @@ fn mode(name: &str, technology: &Technology, stats: &Stats, raw: bool) -> String
     text.push_str(&line("Total connections handled", handled));
     text.push_str(&line("SMC connections", connections));
     text.push_str(&line("Handshake errors", errors));
-    text.push_str(&format!("  {:<27}{:>15.1}\n", "Avg requests per SMC conn", ratio(requests, connections)));
+    let _ = write!(text, "  {:<27}{:>15.1}\n", "Avg requests per SMC conn", ratio(requests, connections));
     text.push_str(&line("TCP fallback", fallbacks));
     text.push_str("\nRX Stats\n");
     text.push_str(&direction(&technology.rx, false, raw));
@@ -102,7 +105,7 @@ fn direction(direction: &Direction, sending: bool, raw: bool) -> String {
     text.push_str(&line("Total requests", direction.requests));
     match direction.buffer_usage {
         Some(bytes) => text.push_str(&with("Buffer usage (Bytes)", bytes, human(bytes))),
-        None => text.push_str(&format!("  {:<27}{:>13} (needs kernel 6.12)\n", "Buffer usage (Bytes)", "-")),
+        None => text.push_str("  Buffer usage (Bytes)                   - (needs kernel 6.12)\n"),
     }
     let mut events = vec![("Buffer full", direction.buffer_full)];
     if sending {
@@ -134,7 +137,7 @@ fn histograms(direction: &Direction, raw: bool) -> String {
         Table::new(&["    ", ">8KB", ">16KB", ">32KB", ">64KB", ">128KB", ">256KB", ">512KB", ">>512KB"]);
     table.row(cells("Bufs", direction.buffers.classes()));
     table.row(cells("Reqs", direction.request_sizes.classes()));
-    table.to_string().lines().map(|line| format!("  {line}\n")).collect()
+    table.to_string().lines().fold(String::new(), |text, line| text + "  " + line + "\n")
 }
 
 fn line(label: &str, number: u64) -> String {

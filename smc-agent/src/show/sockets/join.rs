@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use super::super::error::Result;
 use super::{AddressSource, Endpoint, Protocol, Socket};
 use crate::netlink::smc::{Link, RdmaLinkGroup, Smc};
 use crate::netlink::tcp::{self, TcpSocket};
@@ -13,14 +12,12 @@ type Key = (u16, u16, bool);
 
 /// Fills in the addresses that the kernel left 0: those of `IPPROTO_SMC` sockets, and whether an `AF_SMC` listener is
 /// one of IPv4 or of IPv6.
-pub(super) fn addresses(sockets: &mut [Socket]) -> Result<()> {
-    if !sockets.iter().any(lacks_addresses) {
-        return Ok(());
+pub(super) fn addresses(sockets: &mut [Socket]) {
+    if sockets.iter().any(lacks_addresses) {
+        // Without TCP's diagnostics the addresses stay unknown.
+        let tcp = tcp::sockets().unwrap_or_default();
+        fill_in(sockets, &tcp);
     }
-    // Without TCP's diagnostics the addresses stay unknown.
-    let tcp = tcp::sockets().unwrap_or_default();
-    fill_in(sockets, &tcp);
-    Ok(())
 }
 
 /// Whether the addresses have to be looked up. A socket without a port has none.

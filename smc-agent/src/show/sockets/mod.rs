@@ -179,7 +179,7 @@ impl Sockets {
         found.dedup_by_key(|socket| socket.cookie);
         let total = found.len();
         let mut sockets: Vec<Socket> = found.into_iter().map(Socket::from).collect();
-        join::addresses(&mut sockets)?;
+        join::addresses(&mut sockets);
         join::link_groups(&mut sockets);
         let interfaces = Interfaces::read();
         for socket in &mut sockets {
