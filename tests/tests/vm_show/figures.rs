@@ -44,16 +44,16 @@ pub(crate) fn statistics(scene: &Scene) -> Result<()> {
 pub(crate) fn link_groups(scene: &Scene) -> Result<()> {
     scene.settle()?;
     let groups = found(&["show", "linkgroups"])?;
-    let (smcr, smcd) = (expected::rdma_link_groups()?, expected::ism_link_groups()?);
-    ensure!(!(smcr.is_empty() && smcd.is_empty()), "no link groups");
-    eprintln!("link groups: {} of SMC-R, {} of SMC-D", smcr.len(), smcd.len());
-    same_lists("smcr", &groups["smcr"], &smcr)?;
-    same_lists("smcd", &groups["smcd"], &smcd)?;
+    let (rdma, ism) = (expected::rdma_link_groups()?, expected::ism_link_groups()?);
+    ensure!(!(rdma.is_empty() && ism.is_empty()), "no link groups");
+    eprintln!("link groups: {} of SMC-R, {} of SMC-D", rdma.len(), ism.len());
+    same_lists("smcr", &groups["smcr"], &rdma)?;
+    same_lists("smcd", &groups["smcd"], &ism)?;
     let mut links = found(&["show", "links"])?;
     for link in links["links"].as_array_mut().context("no list")? {
         let fields = link.as_object_mut().context("no object")?;
         let group = fields.remove("link_group").unwrap_or_default();
-        let group = smcr.iter().find(|known| known["id"] == group).context("a link of no link group")?;
+        let group = rdma.iter().find(|known| known["id"] == group).context("a link of no link group")?;
         ensure!(fields.remove("role").as_ref() == Some(&group["role"]), "role of {fields:?}");
         ensure!(fields.remove("interface") == Some(json!("lo")), "interface of {fields:?}");
     }
@@ -72,8 +72,10 @@ pub(crate) fn devices(_: &Scene) -> Result<()> {
         let name = device["name"].as_str().context("no name")?;
         let state = fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/1/state"))?;
         ensure!(device["ports"][0]["active"] == state.contains("ACTIVE"), "{name}: {state}");
-        let rdma = Command::new("rdma").args(["link", "show", name]).output()?;
-        ensure!(String::from_utf8_lossy(&rdma.stdout).contains("state ACTIVE"), "rdma link show {name}");
+        let links = Command::new("rdma").arg("link").output()?;
+        let links = String::from_utf8_lossy(&links.stdout).into_owned();
+        let line = links.lines().find(|line| line.contains(&format!("{name}/1 "))).context(links.clone())?;
+        ensure!(device["ports"][0]["active"] == line.contains("state ACTIVE"), "{line}");
     }
     let dibs = fs::read_dir("/sys/class/dibs").into_iter().flatten().count();
     ensure!(devices["dibs"].as_array().is_some_and(|list| list.len() == dibs), "{devices}");

@@ -4,8 +4,7 @@ use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use anyhow::{Result, ensure};
 use smc_agent_tests::agent;
 use smc_agent_tests::pair::{Connecting, Kind, Listener, Stream};
 use smc_agent_tests::wait::Limit;
@@ -14,7 +13,8 @@ use super::scene::{LONG, Scene};
 
 const LISTENERS: usize = 6000;
 const FALLBACKS: usize = 4000;
-/// What the agent may take: under emulation, and without optimisation, it is several times slower than on a host.
+/// Set where the agent is optimised and the guest not emulated: only there the time means something.
+const STRICT: &str = "SMC_AGENT_STRICT_TIME";
 const TIME: Duration = Duration::from_secs(1);
 const MEMORY_KIB: i64 = 50 * 1024;
 
@@ -37,15 +37,19 @@ pub(crate) fn ten_thousand(_: &Scene) -> Result<()> {
     }
     eprintln!("{} sockets made in {:?}", LISTENERS + FALLBACKS, begin.elapsed());
     let expected = before + LISTENERS + FALLBACKS;
-    for (arguments, bounded) in [(&["--all"][..], true), (&["--all", "--processes"], false)] {
+    let begin = Instant::now();
+    ensure!(super::raw::smc_sockets()?.len() == expected, "not all sockets are there");
+    eprintln!("the kernel's own list takes {:?}", begin.elapsed());
+    for arguments in [&["--all"][..], &["--all", "--processes"]] {
         let (time, memory, report) = measure(arguments)?;
-        let list = report["namespaces"][0]["sockets"].as_array().context("no list")?;
-        ensure!(list.len() == expected, "{} of {expected}", list.len());
-        let fallbacks = list.iter().filter(|socket| socket["mode"] == "tcp").count();
-        ensure!(fallbacks >= FALLBACKS, "{fallbacks}");
+        // Counted in the text: a tree of it would show in the memory of the next child, which begins as a copy of this.
+        let count = |text: &str| report.lines().filter(|line| line.trim().starts_with(text)).count();
+        ensure!(count("\"cookie\": ") == expected, "{} of {expected}", count("\"cookie\": "));
+        ensure!(count("\"mode\": \"tcp\"") >= FALLBACKS, "not all fallbacks are there");
         eprintln!("show sockets {}: {expected} sockets in {time:?} and {memory} KiB", arguments.join(" "));
         ensure!(memory < MEMORY_KIB, "{memory} KiB");
-        ensure!(!bounded || std::env::var_os("SMC_AGENT_BIN").is_none() || time < TIME, "{time:?}");
+        let bound = if std::env::var_os(STRICT).is_some() { TIME } else { LONG };
+        ensure!(time < bound, "{time:?}");
     }
     drop(listeners);
     Ok(())
@@ -57,7 +61,7 @@ fn address(number: usize) -> Ipv4Addr {
 }
 
 /// How long the agent takes, the most memory that it had, and what it printed.
-fn measure(arguments: &[&str]) -> Result<(Duration, i64, Value)> {
+fn measure(arguments: &[&str]) -> Result<(Duration, i64, String)> {
     let begin = Instant::now();
     let path = std::env::temp_dir().join("vm-show-many.json");
     let file = std::fs::File::create(&path)?;
@@ -74,5 +78,5 @@ fn measure(arguments: &[&str]) -> Result<(Duration, i64, Value)> {
     let ended = unsafe { libc::wait4(id, &raw mut status, 0, &raw mut usage) };
     let time = begin.elapsed();
     ensure!(ended == id && status == 0, "the agent failed: {status}");
-    Ok((time, usage.ru_maxrss, serde_json::from_slice(&std::fs::read(&path)?)?))
+    Ok((time, usage.ru_maxrss, std::fs::read_to_string(&path)?))
 }

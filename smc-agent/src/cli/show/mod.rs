@@ -3,6 +3,7 @@
 mod devices;
 mod groups;
 mod human;
+mod json;
 mod page;
 mod problems;
 mod settings;
@@ -87,7 +88,7 @@ pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, Failure> {
         What::Sockets(arguments) => sockets::show(&page, arguments)?,
         What::Devices => page.show(Devices::read, devices::text)?,
         What::LinkGroups(arguments) => {
-            page.show(LinkGroups::read, |found, raw| groups::text(found, arguments, raw))?
+            page.show(LinkGroups::read, |found, raw| groups::text(found, arguments, raw))?;
         }
         What::Links => page.show(Links::read, groups::links)?,
         What::Stats(arguments) => stats::show(&page, arguments)?,

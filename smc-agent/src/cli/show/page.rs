@@ -9,6 +9,7 @@ use jiff::Zoned;
 use serde::Serialize;
 
 use super::super::{Failure, Output, print};
+use super::json;
 use crate::show::{self, Namespace, Report, Scope, ShowError};
 
 /// Where to look and how to write what is found.
@@ -42,7 +43,11 @@ impl Page {
         loop {
             let report = collect()?;
             match (self.output, self.watch) {
-                (Output::Json, None) => print(format_args!("{}\n", json(&report, true)?))?,
+                (Output::Json, None) => {
+                    let mut out = io::BufWriter::new(io::stdout().lock());
+                    json::write(&mut out, &report, true)?;
+                    out.flush()?;
+                }
                 (Output::Json, Some(_)) => emit_line(&report)?,
                 (Output::Text, None) => print(format_args!("{}", text(&report, self.raw)))?,
                 (Output::Text, Some(every)) => redraw(every, &text(&report, self.raw))?,
@@ -57,34 +62,9 @@ impl Page {
 
 /// Writes a value as one line of JSON.
 pub(in super::super) fn emit_line(value: &impl Serialize) -> Result<(), Failure> {
-    let line = json(value, false)?;
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    json::write(&mut out, value, false)?;
     Ok(out.flush()?)
-}
-
-/// JSON whose texts hold nothing that a terminal obeys: the control characters that JSON itself lets through are escaped.
-pub(super) fn json(value: &impl Serialize, pretty: bool) -> Result<String, Failure> {
-    let text = if pretty { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
-    let text = text.map_err(io::Error::from)?;
-    if text.chars().all(harmless_in_json) {
-        return Ok(text);
-    }
-    let mut escaped = String::with_capacity(text.len() + 16);
-    for character in text.chars() {
-        if harmless_in_json(character) {
-            escaped.push(character);
-        } else {
-            // All of these are in the basic plane: one unit each.
-            let _ = write!(escaped, "\\u{:04x}", u32::from(character));
-        }
-    }
-    Ok(escaped)
-}
-
-/// Everything but C1 controls and what turns the direction of writing; C0 controls stand only between values.
-fn harmless_in_json(character: char) -> bool {
-    !matches!(character, '\u{7f}'..='\u{9f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
 /// Text from outside as it may be shown: whatever is not printable is escaped.
@@ -141,9 +121,5 @@ mod tests {
     #[test]
     fn nothing_that_a_terminal_obeys_gets_through() {
         assert_eq!(escape("a\u{1b}[31m\"b\u{9b}c"), "a\\u{1b}[31m\"b\\u{9b}c");
-        let text = json(&"x\u{1b}\u{9b}\u{202e}é", false).unwrap();
-        assert_eq!(text, "\"x\\u001b\\u009b\\u202eé\"");
-        let back: String = serde_json::from_str(&text).unwrap();
-        assert_eq!(back, "x\u{1b}\u{9b}\u{202e}é");
     }
 }

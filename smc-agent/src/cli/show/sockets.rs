@@ -129,9 +129,9 @@ fn text(sockets: &Sockets, arguments: &SocketArguments, raw: bool) -> String {
     }
     let mut text = table.to_string();
     if sockets.hidden_processes > 0 {
-        let _ = write!(
+        let _ = writeln!(
             text,
-            "the sockets of {} processes could not be looked at: needs CAP_SYS_PTRACE (run as root)\n",
+            "the sockets of {} processes could not be looked at: needs CAP_SYS_PTRACE (run as root)",
             sockets.hidden_processes
         );
     }

@@ -55,7 +55,7 @@ fn since_mark(report: &mut Report<Stats>) -> Result<(), ShowError> {
 fn text(stats: &Stats, arguments: &StatsArguments, raw: bool) -> String {
     let mut text = String::new();
     if let Some(since) = &stats.since {
-        let _ = write!(text, "since {}\n", super::escape(since));
+        let _ = writeln!(text, "since {}", super::escape(since));
     }
     if stats.reset {
         text.push_str("the kernel's counters began again at 0 since then: all that they count is shown\n");
@@ -86,7 +86,7 @@ fn mode(name: &str, technology: &Technology, stats: &Stats, raw: bool) -> String
     text.push_str(&line("Total connections handled", handled));
     text.push_str(&line("SMC connections", connections));
     text.push_str(&line("Handshake errors", errors));
-    let _ = write!(text, "  {:<27}{:>15.1}\n", "Avg requests per SMC conn", ratio(requests, connections));
+    let _ = writeln!(text, "  {:<27}{:>15.1}", "Avg requests per SMC conn", ratio(requests, connections));
     text.push_str(&line("TCP fallback", fallbacks));
     text.push_str("\nRX Stats\n");
     text.push_str(&direction(&technology.rx, false, raw));

@@ -173,10 +173,7 @@ pub struct Sockets {
 impl Sockets {
     /// Reads them; `owners` looks for the processes that hold those that pass the filter.
     pub fn read(filter: &SocketFilter, owners: bool) -> Result<Self> {
-        let mut found = diag::sockets()?;
-        // A socket that moved in the kernel's list while it was read can be there twice.
-        found.sort_by_key(|socket| socket.cookie);
-        found.dedup_by_key(|socket| socket.cookie);
+        let found = diag::sockets()?;
         let total = found.len();
         let mut sockets: Vec<Socket> = found.into_iter().map(Socket::from).collect();
         join::addresses(&mut sockets);
