@@ -46,6 +46,12 @@ fn code(value: u64) -> Value {
     json!({ "value": value, "name": name })
 }
 
+/// The name of an enumeration's value.
+fn word(attributes: &Attributes, kind: u16, names: &[&str]) -> Value {
+    let number = usize::try_from(get(attributes, kind)).ok();
+    json!(number.and_then(|number| names.get(number)))
+}
+
 fn role(number: u64) -> &'static str {
     if number == 0 { "client" } else { "server" }
 }
@@ -183,8 +189,13 @@ fn technology(all: &Attributes) -> Value {
     })
 }
 
-/// The totals, and the reasons as (server, code, count).
-pub(crate) fn fallbacks() -> Result<((u64, u64), Vec<(bool, u64, u64)>)> {
+/// The totals of servers and of clients.
+pub(crate) type Totals = (u64, u64);
+/// Whether of servers, the code, and how often.
+pub(crate) type Reason = (bool, u64, u64);
+
+/// The kernel's count of fallbacks.
+pub(crate) fn fallbacks() -> Result<(Totals, Vec<Reason>)> {
     let entries = raw::smc(8, 8)?;
     let total = |kind| entries.iter().map(|entry| get(entry, kind)).max().unwrap_or(0);
     let reasons = entries.iter().map(|entry| (get(entry, 1) != 0, get(entry, 4), get(entry, 5))).collect();
@@ -211,12 +222,12 @@ pub(crate) fn rdma_link_groups() -> Result<Vec<Value>> {
         json!({
             "id": get(group, 1),
             "role": role(get(group, 2)),
-            "redundancy": (["none", "single", "symmetric", "asymmetric_peer", "asymmetric_local"][usize::try_from(get(group, 3)).unwrap()]),
+            "redundancy": word(group, 3, &["none", "single", "symmetric", "asymmetric_peer", "asymmetric_local"]),
             "pnet_id": label(group, 4),
             "vlan": get(group, 5),
             "connections": get(group, 6),
             "netns_cookie": sent(group, 9),
-            "buffer_type": (["physical", "virtual", "mixed"][usize::try_from(get(group, 11)).unwrap()]),
+            "buffer_type": word(group, 11, &["physical", "virtual", "mixed"]),
             "send_buffers": sent(group, 12),
             "receive_buffers": sent(group, 13),
             "negotiated": negotiated(group, 7),
@@ -254,8 +265,7 @@ pub(crate) fn links() -> Result<Vec<Value>> {
     Ok(links
         .iter()
         .map(|link| {
-            let state =
-                ["unused", "inactive", "activating", "active"][usize::try_from(get(link, 10)).unwrap()];
+            let state = word(link, 10, &["unused", "inactive", "activating", "active"]);
             json!({
                 "id": get(link, 1),
                 "device": label(link, 2),

@@ -28,8 +28,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) fn attributes(mut bytes: &[u8]) -> Attributes {
     let mut found = Attributes::new();
     while bytes.len() >= 4 {
-        let length = usize::try_from(at(bytes, 0, 2)).unwrap();
-        let kind = u16::try_from(at(bytes, 2, 2)).unwrap() & 0x3fff;
+        let length = usize::from(bytes[0]) | usize::from(bytes[1]) << 8;
+        let kind = (u16::from(bytes[2]) | u16::from(bytes[3]) << 8) & 0x3fff;
         found.insert(kind, bytes[4..length].to_vec());
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }

@@ -11,7 +11,7 @@ use smc_agent_tests::wait::{Limit, wait_until};
 use super::raw;
 
 /// How long anything may take.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_mins(1);
 
 /// What is held open.
 pub(crate) struct Scene {
@@ -58,6 +58,7 @@ impl Scene {
     }
 
     /// Waits until nothing moves: two looks that see the same.
+    #[expect(clippy::unused_self, reason = "it is this scene that settles")]
     pub(crate) fn settle(&self) -> Result<()> {
         let mut last = Vec::new();
         wait_until("sockets that stay as they are", LONG, || {
