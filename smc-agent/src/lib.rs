@@ -6,4 +6,5 @@ pub mod enforce;
 pub mod kernel;
 pub mod netlink;
 pub mod policy;
+pub mod show;
 pub mod trace;

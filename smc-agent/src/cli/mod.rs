@@ -2,10 +2,13 @@
 
 mod detach;
 mod failure;
+mod monitor;
 mod policy;
 mod privileges;
 mod reload;
 mod run;
+mod set;
+mod show;
 mod status;
 
 use std::{
@@ -77,6 +80,12 @@ enum Command {
     /// Work with policies
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Show what there is of SMC: sockets, devices, link groups, statistics, settings
+    Show(show::ShowArguments),
+    /// Change what SMC keeps in the kernel: EIDs, PNET ids, the handshake limitation
+    Set(set::SetArguments),
+    /// Show rates, connections and memory of SMC, again and again
+    Monitor(monitor::MonitorArguments),
 }
 
 #[derive(Debug, Args)]
@@ -125,6 +134,9 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Reload(arguments) => reload::reload(&places, arguments.output),
         Command::Status(arguments) => status::status(&places, arguments.output),
         Command::Policy(command) => policy::policy(&places, command),
+        Command::Show(arguments) => show::show(&arguments),
+        Command::Set(arguments) => set::set(&arguments),
+        Command::Monitor(arguments) => monitor::monitor(&arguments),
     }
 }
 

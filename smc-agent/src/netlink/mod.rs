@@ -1,10 +1,10 @@
-//! Everything this project says over netlink: SMC's generic netlink, its PNET table, its socket diagnostics, and the
-//! list of network interfaces.
+//! Everything this project says over netlink: SMC's generic netlink, its PNET table, its socket diagnostics and TCP's,
+//! and the list of network interfaces.
 //!
 //! - [`wire`]: the bytes: requests are built and answers taken apart there, without a socket;
 //! - [`socket`]: one request and its answers, with a deadline;
 //! - [`genl`]: generic netlink, whose families are found by name;
-//! - [`smc`], [`pnet`], [`diag`], [`link`], [`qdisc`]: one subject each, with typed results.
+//! - [`smc`], [`pnet`], [`diag`], [`tcp`], [`link`], [`qdisc`]: one subject each, with typed results.
 //!
 //! A socket belongs to the network namespace of the thread that opens it, for good: to look into another namespace,
 //! enter it, open, and keep the socket. All parsers are total: whatever the kernel (or a fuzzer) sends, they return a
@@ -18,6 +18,7 @@ pub mod pnet;
 pub mod qdisc;
 pub mod smc;
 pub mod socket;
+pub mod tcp;
 pub mod wire;
 
 pub use error::{Error, Result};

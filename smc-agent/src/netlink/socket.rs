@@ -249,3 +249,62 @@ fn request_extended_ack(descriptor: &OwnedFd) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::thread;
+
+    use super::*;
+    use crate::netlink::wire::array_at;
+
+    fn message(kind: u16, flags: u16, sequence: [u8; 4], payload: [u8; 4]) -> Vec<u8> {
+        let mut bytes = 20_u32.to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(flags.to_ne_bytes());
+        bytes.extend(sequence);
+        bytes.extend([0; 4]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    /// A socket whose other end answers each dump with one entry, its number; the first `interrupted` are interrupted.
+    fn socket_to_kernel(interrupted: u32) -> Socket {
+        let (ours, kernel) = UnixDatagram::pair().unwrap();
+        thread::spawn(move || {
+            let mut request = [0; 256];
+            for number in 0_u32.. {
+                let Ok(16..) = kernel.recv(&mut request) else { return };
+                let sequence = array_at(&request, 8).unwrap();
+                let flags = if number < interrupted { FLAG_DUMP_INTERRUPTED } else { 0 };
+                let entry = message(99, 2, sequence, number.to_ne_bytes());
+                let stale = message(98, 2, [0xff; 4], [0xff; 4]);
+                let done = message(DONE, 2 | flags, sequence, [0; 4]);
+                for datagram in [stale, entry, done] {
+                    if kernel.send(&datagram).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Socket { descriptor: ours.into(), timeout: DEFAULT_TIMEOUT, sequence: 0, buffer: Vec::new() }
+    }
+
+    fn list(socket: &mut Socket) -> Result<Vec<u32>> {
+        let request = Request::new(99, "list things");
+        socket.list(&request, |message| Ok(array_at(message.payload, 0).map(u32::from_ne_bytes)))
+    }
+
+    #[test]
+    fn an_interrupted_dump_is_begun_again_without_what_it_gave() {
+        let mut socket = socket_to_kernel(3);
+        assert_eq!(list(&mut socket).unwrap(), [3]);
+        assert_eq!(list(&mut socket).unwrap(), [4]);
+    }
+
+    #[test]
+    fn a_list_that_never_holds_still_is_an_error() {
+        let error = list(&mut socket_to_kernel(u32::MAX)).unwrap_err();
+        assert!(matches!(error, Error::Interrupted { what: "list things" }), "{error}");
+    }
+}

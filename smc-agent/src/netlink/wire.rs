@@ -211,9 +211,23 @@ impl<'a> Attribute<'a> {
         }
     }
 
+    /// The payload as a number of one, two, four or eight bytes: where the kernel's code and its header disagree.
+    pub fn unsigned(&self) -> Result<u64> {
+        match self.payload.len() {
+            1 => self.u8().map(u64::from),
+            2 => self.u16().map(u64::from),
+            _ => self.uint(),
+        }
+    }
+
     /// The payload as text up to its NUL.
     pub fn text(&self) -> String {
         text_of(self.payload)
+    }
+
+    /// The payload as text without the spaces and zeroes that fill it up; `None` if nothing is left.
+    pub fn label(&self) -> Option<String> {
+        Some(self.text().trim_end().to_owned()).filter(|text| !text.is_empty())
     }
 
     /// The attributes nested in this one.

@@ -4,6 +4,7 @@ mod libtest;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write as _};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -166,29 +167,38 @@ fn host_tests(suite: &mut Suite) {
     });
 }
 
-/// Builds the tests that run in guests.
-fn vm_test_program() -> Result<std::path::PathBuf> {
-    if !cargo::has_target("tests", "test", "vm")? {
-        bail!("{TESTS} has no test target `vm`");
+/// Builds the tests that run in guests: the test targets whose names begin with `vm`.
+fn vm_test_programs() -> Result<Vec<(String, PathBuf)>> {
+    let built = cargo::build(build::guest_cargo("test")?.args(["-p", TESTS, "--test", "vm*", "--no-run"]))?;
+    let tests: Vec<_> = built.executables.into_iter().filter(|(name, _)| name.starts_with("vm")).collect();
+    if tests.is_empty() {
+        bail!("{TESTS} has no test target whose name begins with `vm`");
     }
-    let built = cargo::build(build::guest_cargo("test")?.args(["-p", TESTS, "--test", "vm", "--no-run"]))?;
-    Ok(built.executable("vm").context("the build left no test program `vm`")?.to_path_buf())
+    Ok(tests)
 }
 
 fn vm_tests(suite: &mut Suite, kernels: &[Kernel], timeout: Duration) {
-    let prepared = build::guest_programs().and_then(|programs| Ok((programs, vm_test_program()?)));
+    let prepared = build::guest_programs().and_then(|programs| Ok((programs, vm_test_programs()?)));
     for kernel in kernels {
-        suite.counted(&format!("vm {kernel}"), || {
-            let (programs, test) = prepared.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
-            let mut programs = programs.clone();
-            programs.push(vm::Program { name: "vm-tests".to_owned(), file: test.clone() });
-            let command = ["vm-tests", "--color", "never", "--test-threads", "1"].map(OsString::from);
-            let mut request = vm::Request::new(*kernel, command.to_vec());
-            request.timeout = timeout;
-            let outcome = vm::run(&request, &programs)?;
-            let code = (outcome.code != 0).then(|| format!("exit code {}", outcome.code));
-            Ok((outcome.output, outcome.problem.or(code)))
-        });
+        let (programs, tests) = match &prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                suite.single(&format!("vm {kernel}"), || bail!("{error:#}"));
+                continue;
+            }
+        };
+        for (name, file) in tests {
+            suite.counted(&format!("vm {kernel} {name}"), || {
+                let mut programs = programs.clone();
+                programs.push(vm::Program { name: "vm-tests".to_owned(), file: file.clone() });
+                let command = ["vm-tests", "--color", "never", "--test-threads", "1"].map(OsString::from);
+                let mut request = vm::Request::new(*kernel, command.to_vec());
+                request.timeout = timeout;
+                let outcome = vm::run(&request, &programs)?;
+                let code = (outcome.code != 0).then(|| format!("exit code {}", outcome.code));
+                Ok((outcome.output, outcome.problem.or(code)))
+            });
+        }
     }
 }
 
@@ -277,8 +287,8 @@ fn report(suite: &Suite) -> bool {
         }
     }
     let ran = |kernel: &Kernel| {
-        let name = format!("vm {kernel}");
-        suite.steps.iter().any(|step| step.name == name && step.counts.passed > 0)
+        let name = format!("vm {kernel} ");
+        suite.steps.iter().any(|step| step.name.starts_with(&name) && step.counts.passed > 0)
     };
     let names = |wanted: bool| {
         let list: Vec<_> =

@@ -1,6 +1,9 @@
 //! The extensions of an SMC socket message (`include/uapi/linux/smc_diag.h`). Each is read as far as the kernel that sent it
 //! fills it, and is `None` when it is shorter than its first version.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::netlink::wire::{array_at, text_of, u16_at, u32_at, u64_at};
 
 /// Why a connection fell back to TCP (`struct smc_diag_fallback`).
@@ -19,7 +22,7 @@ impl Fallback {
 }
 
 /// A position in a ring buffer (`struct smc_diag_cursor`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Cursor {
     /// How often it went round.
     pub wrap: u16,
@@ -41,7 +44,7 @@ impl Cursor {
 }
 
 /// A connection within a link group (`struct smc_diag_conninfo`); sizes are in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Connection {
     /// Its number in the link group.
     pub token: u32,
@@ -90,7 +93,8 @@ impl Connection {
 }
 
 /// Which end of a link group this host is (`enum smc_lgr_role`, `net/smc/smc_core.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// `SMC_CLNT`, 0.
     Client,
@@ -98,6 +102,16 @@ pub enum Role {
     Server,
     /// A number that this version does not know.
     Unknown(u8),
+}
+
+impl From<u8> for Role {
+    fn from(number: u8) -> Self {
+        match number {
+            0 => Self::Client,
+            1 => Self::Server,
+            other => Self::Unknown(other),
+        }
+    }
 }
 
 /// The link that an SMC-R connection uses (`struct smc_diag_lgrinfo`).
@@ -123,18 +137,13 @@ impl LinkGroup {
         let [role] = array_at(bytes, 146)?;
         let [link_id] = array_at(bytes, 0)?;
         let [port] = array_at(bytes, 65)?;
-        let role = match role {
-            0 => Role::Client,
-            1 => Role::Server,
-            other => Role::Unknown(other),
-        };
         Some(Self {
             link_id,
             device: text_of(bytes.get(1..65)?),
             port,
             gid: text_of(bytes.get(66..106)?),
             peer_gid: text_of(bytes.get(106..146)?),
-            role,
+            role: role.into(),
         })
     }
 }

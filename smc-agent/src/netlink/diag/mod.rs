@@ -7,6 +7,7 @@ mod extension;
 
 pub use extension::{Connection, Cursor, Dmb, Fallback, LinkGroup, Role};
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -174,12 +175,15 @@ pub fn sockets() -> Result<Vec<SmcSocket>> {
     request[3] =
         [CONNECTION, LINK_GROUP, SHUTDOWN, DMB, FALLBACK].iter().fold(0, |bits, n| bits | 1 << (n - 1));
     let request = Request::new(BY_FAMILY, "list SMC sockets").fixed(&request);
-    Socket::open(Protocol::SocketDiag)?.list(&request, |message| parse(message).map(Some)).map_err(|error| {
-        match error.errno() {
-            Some(Errno::ENOENT) => Error::NoSocketDiag,
-            _ => error,
-        }
-    })
+    let listed = Socket::open(Protocol::SocketDiag)?.list(&request, |message| parse(message).map(Some));
+    let mut sockets = listed.map_err(|error| match error.errno() {
+        Some(Errno::ENOENT) => Error::NoSocketDiag,
+        _ => error,
+    })?;
+    // The kernel goes on by the number of sockets sent: one that is added meanwhile makes it send another again.
+    let mut seen = HashSet::with_capacity(sockets.len());
+    sockets.retain(|socket| seen.insert(socket.cookie));
+    Ok(sockets)
 }
 
 fn parse(message: &Message<'_>) -> Result<SmcSocket> {

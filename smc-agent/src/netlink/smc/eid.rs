@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::netlink::error::Result;
 use crate::netlink::wire::Attributes;
 
@@ -85,7 +88,7 @@ impl fmt::Display for Eid {
 }
 
 /// The system EID, which ISM devices of one machine share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Seid {
     /// The EID without padding.
     pub eid: String,

@@ -1,5 +1,8 @@
 //! The kernel's own count of fallbacks, by reason.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::netlink::error::Result;
 use crate::netlink::wire::Attributes;
 
@@ -11,7 +14,8 @@ const REASON_CODE: u16 = 4;
 const REASON_COUNT: u16 = 5;
 
 /// Which end of a connection this host was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Side {
     /// The end that accepted.
     Server,

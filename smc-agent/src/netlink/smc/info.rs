@@ -1,5 +1,8 @@
 //! What the kernel says of its SMC.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::netlink::error::Result;
 use crate::netlink::wire::Attributes;
 
@@ -12,7 +15,7 @@ const SEID: u16 = 5;
 const IS_SMCR_V2: u16 = 6;
 
 /// The answer to `SMC_NETLINK_GET_SYS_INFO`. What the kernel did not send is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SystemInfo {
     /// The SMC version.
     pub version: Option<u8>,

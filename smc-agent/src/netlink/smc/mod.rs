@@ -1,13 +1,23 @@
 //! SMC's generic netlink family `SMC_GEN_NETLINK` (`include/uapi/linux/smc.h`; `net/smc/smc_netlink.c`): system information,
-//! EIDs, the handshake limitation and the kernel's own fallback statistics.
+//! devices, link groups, links, statistics, EIDs, the handshake limitation and the kernel's own fallback statistics.
 
+mod device;
 mod eid;
 mod fallback;
 mod info;
+mod link;
+mod link_group;
+mod stats;
+#[cfg(test)]
+mod tests;
 
+pub use device::{IsmDevice, Pci, RdmaDevice, RdmaPort};
 pub use eid::{Eid, InvalidEid, MAX_USER_EIDS, Seid};
 pub use fallback::{FallbackCount, FallbackStats, Side};
 pub use info::SystemInfo;
+pub use link::{Link, LinkState};
+pub use link_group::{BufferType, IsmGid, IsmLinkGroup, Negotiated, RdmaLinkGroup, Redundancy};
+pub use stats::{Direction, Histogram, Statistics, Technology};
 
 use nix::errno::Errno;
 
@@ -22,6 +32,13 @@ const FAMILY: Family =
 // The commands of the enumeration that begins with SMC_NETLINK_GET_SYS_INFO.
 const GET_SYSTEM_INFO: Command =
     Command { number: 1, what: "read the SMC system information", since: "5.11" };
+const GET_RDMA_LINK_GROUPS: Command =
+    Command { number: 2, what: "list the SMC-R link groups", since: "5.11" };
+const GET_LINKS: Command = Command { number: 3, what: "list the SMC-R links", since: "5.11" };
+const GET_ISM_LINK_GROUPS: Command = Command { number: 4, what: "list the SMC-D link groups", since: "5.11" };
+const GET_ISM_DEVICES: Command = Command { number: 5, what: "list the SMC-D devices", since: "5.11" };
+const GET_RDMA_DEVICES: Command = Command { number: 6, what: "list the SMC-R devices", since: "5.11" };
+const GET_STATISTICS: Command = Command { number: 7, what: "read the SMC statistics", since: "5.14" };
 const GET_FALLBACK_STATS: Command =
     Command { number: 8, what: "read the fallback statistics", since: "5.14" };
 const DUMP_USER_EIDS: Command = Command { number: 9, what: "list the user EIDs", since: "5.15" };
@@ -40,6 +57,18 @@ const DISABLE_HS_LIMITATION: Command =
 
 /// `SMC_GEN_SYS_INFO`: the nest around an entry of [`GET_SYSTEM_INFO`].
 const NEST_SYSTEM_INFO: u16 = 1;
+/// `SMC_GEN_LGR_SMCR`.
+const NEST_RDMA_LINK_GROUP: u16 = 2;
+/// `SMC_GEN_LINK_SMCR`.
+const NEST_LINK: u16 = 3;
+/// `SMC_GEN_LGR_SMCD`.
+const NEST_ISM_LINK_GROUP: u16 = 4;
+/// `SMC_GEN_DEV_SMCD`.
+const NEST_ISM_DEVICE: u16 = 5;
+/// `SMC_GEN_DEV_SMCR`.
+const NEST_RDMA_DEVICE: u16 = 6;
+/// `SMC_GEN_STATS`.
+const NEST_STATISTICS: u16 = 7;
 /// `SMC_GEN_FBACK_STATS`: the nest around an entry of [`GET_FALLBACK_STATS`].
 const NEST_FALLBACK_STATS: u16 = 8;
 /// `SMC_NLA_EID_TABLE_ENTRY`, text.
@@ -62,20 +91,53 @@ impl Smc {
 
     /// What the kernel says of itself; `None` if it sent nothing.
     pub fn system_info(&mut self) -> Result<Option<SystemInfo>> {
-        let infos = self.socket.list(GET_SYSTEM_INFO, |attributes| {
-            let nest = attributes.find(NEST_SYSTEM_INFO)?;
-            nest.map(|nest| SystemInfo::parse(nest.nested())).transpose()
-        })?;
+        let infos = self.nested(GET_SYSTEM_INFO, NEST_SYSTEM_INFO, SystemInfo::parse)?;
         Ok(infos.into_iter().next())
     }
 
     /// The kernel's own count of fallbacks in this network namespace.
     pub fn fallback_stats(&mut self) -> Result<FallbackStats> {
-        let entries = self.socket.list(GET_FALLBACK_STATS, |attributes| {
-            let nest = attributes.find(NEST_FALLBACK_STATS)?;
-            nest.map(|nest| fallback::Entry::parse(nest.nested())).transpose()
-        })?;
+        let entries = self.nested(GET_FALLBACK_STATS, NEST_FALLBACK_STATS, fallback::Entry::parse)?;
         Ok(entries.into_iter().collect())
+    }
+
+    /// The statistics of this network namespace; `None` if the kernel sent nothing.
+    pub fn statistics(&mut self) -> Result<Option<Statistics>> {
+        Ok(self.nested(GET_STATISTICS, NEST_STATISTICS, Statistics::parse)?.into_iter().next())
+    }
+
+    /// The RDMA devices that SMC-R may use, those of all network namespaces.
+    pub fn rdma_devices(&mut self) -> Result<Vec<RdmaDevice>> {
+        self.nested(GET_RDMA_DEVICES, NEST_RDMA_DEVICE, RdmaDevice::parse)
+    }
+
+    /// The ISM devices that SMC-D may use; the kernel does not list the dibs loopback device.
+    pub fn ism_devices(&mut self) -> Result<Vec<IsmDevice>> {
+        self.nested(GET_ISM_DEVICES, NEST_ISM_DEVICE, IsmDevice::parse)
+    }
+
+    /// The SMC-R link groups, those of all network namespaces.
+    pub fn rdma_link_groups(&mut self) -> Result<Vec<RdmaLinkGroup>> {
+        self.nested(GET_RDMA_LINK_GROUPS, NEST_RDMA_LINK_GROUP, RdmaLinkGroup::parse)
+    }
+
+    /// The SMC-D link groups, those of all network namespaces.
+    pub fn ism_link_groups(&mut self) -> Result<Vec<IsmLinkGroup>> {
+        self.nested(GET_ISM_LINK_GROUPS, NEST_ISM_LINK_GROUP, IsmLinkGroup::parse)
+    }
+
+    /// The links of the SMC-R link groups, each with its group.
+    pub fn links(&mut self) -> Result<Vec<(RdmaLinkGroup, Link)>> {
+        // The kernel sends a group, then its links.
+        let mut group = None;
+        let links = self.socket.list(GET_LINKS, |attributes| {
+            if let Some(nest) = attributes.clone().find(NEST_RDMA_LINK_GROUP)? {
+                group = Some(RdmaLinkGroup::parse(nest.nested())?);
+            }
+            let link = attributes.find(NEST_LINK)?.map(|nest| Link::parse(nest.nested())).transpose()?;
+            Ok(link.zip(group.clone()).map(|(link, group)| (group, link)))
+        })?;
+        Ok(links)
     }
 
     /// The user EIDs, in the order in which they are offered.
@@ -136,6 +198,16 @@ impl Smc {
         self.switch(if on { ENABLE_HS_LIMITATION } else { DISABLE_HS_LIMITATION })
     }
 
+    fn nested<T>(
+        &mut self,
+        command: Command,
+        nest: u16,
+        parse: impl Fn(Attributes<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.socket
+            .list(command, |attributes| attributes.find(nest)?.map(|nest| parse(nest.nested())).transpose())
+    }
+
     fn switch(&mut self, command: Command) -> Result<()> {
         let request = self.socket.prepare(command);
         self.socket.run(command, &request)
@@ -161,32 +233,4 @@ fn meaning_of_eid_error(error: Error) -> Error {
 fn handshake_limitation(attributes: Attributes<'_>) -> Result<Option<bool>> {
     let enabled = attributes.find(HS_LIMITATION_ENABLED)?;
     enabled.map(|enabled| enabled.u8().map(|value| value != 0)).transpose()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_handshake_limitation_is_one_byte() {
-        if cfg!(target_endian = "little") {
-            let parse = |bytes| handshake_limitation(Attributes::new(bytes));
-            assert_eq!(parse(&[5, 0, 1, 0, 1, 0, 0, 0]).unwrap(), Some(true));
-            assert_eq!(parse(&[5, 0, 9, 0, 7, 0, 0, 0, 5, 0, 1, 0, 0, 0, 0, 0]).unwrap(), Some(false));
-            assert_eq!(parse(&[]).unwrap(), None);
-            assert!(parse(&[6, 0, 1, 0, 1, 0, 0, 0]).is_err());
-            assert!(parse(&[5, 0, 1]).is_err());
-        }
-    }
-
-    #[test]
-    fn errors_of_the_eid_table_say_what_to_do() {
-        let refused =
-            |errno| meaning_of_eid_error(Error::refused("add the user EID", errno, None)).to_string();
-        assert_eq!(
-            refused(libc::ERANGE),
-            "cannot add the user EID: the kernel's table is full (4 user EIDs): remove one first"
-        );
-        assert_eq!(refused(libc::ENOMEM), "cannot add the user EID: out of memory");
-    }
 }
