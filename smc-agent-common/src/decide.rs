@@ -47,6 +47,10 @@ pub trait TableReader {
 /// read, and the verifier follows every one.
 pub const SHADOW_REPORTS: usize = 16;
 
+/// [`RULE_WORDS`] as the words are counted.
+#[expect(clippy::cast_possible_truncation, reason = "64")]
+const WORDS: u32 = RULE_WORDS as u32;
+
 /// The class of an address or a port: which rules it satisfies.
 #[derive(Clone, Copy)]
 struct Set<'a> {
@@ -298,7 +302,7 @@ impl<'a> Candidates<'a> {
         let local = fixed_set(fixed, flow.local)?;
         // Where no rule asks for a port, the class of port 0 does for all: one place that stays in the caches. Without a
         // branch, which would double what the verifier follows.
-        let asked = opaque(((header.flags / FLAG_PORT & 1) as usize).wrapping_neg());
+        let asked = opaque((((header.flags / FLAG_PORT) & 1) as usize).wrapping_neg());
         let port = fixed_set(fixed, fixed.ports[flow.port as usize & asked & (PORTS - 1)])?;
         let words = (header.any_summary[peer_dim] | peer.summary)
             & (header.any_summary[local_dim] | local.summary)
@@ -336,7 +340,7 @@ pub fn first_match<R: TableReader>(flow: &Classified, table: &R) -> Option<Decis
     let (mut peer, mut local, mut port) = (candidates.peer, candidates.local, candidates.port);
     // Word after word rather than from one candidate to the next: BPF has no instructions to count bits or to find one,
     // and to leave words out would be a branch that the verifier follows both ways, again at every word.
-    for word in 0..RULE_WORDS as u32 {
+    for word in 0..WORDS {
         if words == 0 {
             break;
         }

@@ -1,4 +1,5 @@
 //! `smc-agent policy …` as users run it: what it writes, and its exit codes.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::{
     fs,

@@ -1,6 +1,7 @@
 //! From text to enforcing, and what the agent takes.
 
 use std::{
+    fmt::Write as _,
     fs,
     io::{BufRead as _, BufReader},
     path::Path,
@@ -114,7 +115,7 @@ pub(crate) fn agent(report: &mut Report, effort: Effort) -> Result<()> {
 
     let mut text = "version: 1\ndefault: allow\nrules:\n".to_owned();
     for number in 0..100 {
-        text += &format!("  - {{name: r{number}, action: deny, peer: 10.{number}.0.0/16, port: {}}}\n", number + 1);
+        let _ = writeln!(text, "  - {{name: r{number}, action: deny, peer: 10.{number}.0.0/16, port: {}}}", number + 1);
     }
     fs::write(&path, text)?;
     let mut samples = Vec::new();

@@ -1,5 +1,7 @@
 //! What was measured, against what was asked.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 
 /// All figures of a run.
@@ -71,7 +73,8 @@ impl Report {
                 Some(false) => "missed",
                 None => "",
             };
-            text += &format!("| {} | {} {} | {target} | {reached} |\n", figure.what, figure.value, figure.unit);
+            let Figure { what, value, unit, .. } = figure;
+            let _ = writeln!(text, "| {what} | {value} {unit} | {target} | {reached} |");
         }
         text
     }

@@ -61,13 +61,11 @@ impl Watch {
                 continue;
             };
             let until = (last + QUIET).min(first + LONGEST);
-            match tokio::time::timeout_at(until, self.changes.recv()).await {
-                Ok(_) => self.pending = Some((first, Instant::now())),
-                Err(_) => {
-                    self.pending = None;
-                    return;
-                }
+            if tokio::time::timeout_at(until, self.changes.recv()).await.is_err() {
+                self.pending = None;
+                return;
             }
+            self.pending = Some((first, Instant::now()));
         }
     }
 }
