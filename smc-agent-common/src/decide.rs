@@ -88,7 +88,6 @@ impl Set<'_> {
             Some(line) => line.words[(self.first & 7) as usize],
             None => fixed.sets[(self.first as usize) & (SET_WORDS - 1)],
         };
-        #[expect(clippy::cast_possible_truncation, reason = "one bit")]
         let step = present as u32;
         self.first = self.first.wrapping_add(step);
         value & opaque(present.wrapping_neg())
