@@ -1,7 +1,7 @@
 //! From text to enforcing, and what the agent takes.
 
-use std::fmt::Write as _;
 use std::{
+    fmt::Write as _,
     fs,
     io::{BufRead as _, BufReader},
     path::Path,

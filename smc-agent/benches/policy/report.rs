@@ -1,7 +1,8 @@
 //! What was measured, against what was asked.
 
-use serde::Serialize;
 use std::fmt::Write as _;
+
+use serde::Serialize;
 
 /// All figures of a run.
 #[derive(Serialize)]

@@ -15,8 +15,8 @@ use smc_agent_common::{Address, Flow, Role, Verdict};
 use crate::probe::{Decided, Probe, Sizes};
 
 const FLOWS: u32 = 512;
-/// How often the policy changes; `SMC_AGENT_FLIPS` says otherwise.
-const FLIPS: u64 = 2000;
+/// How often the policy changes: each change waits for the kernel; `SMC_AGENT_FLIPS=2000` runs long.
+const FLIPS: u64 = 300;
 
 /// Up to this generation, the kernel waits for grace periods as it does in life.
 const UNHURRIED: u64 = 50;
