@@ -63,6 +63,31 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> HsCtrlError {
     move |source| HsCtrlError::Io { what, source }
 }
 
+/// Where things are in the value of the `struct_ops` map, by BTF.
+struct Layout {
+    /// `struct smc_hs_ctrl` itself.
+    structure: u32,
+    /// The value that holds it.
+    value_type: u32,
+    /// Size of the value in bytes.
+    size: u32,
+    /// Offset of the structure in the value.
+    data: usize,
+    /// Offset of its name in the value.
+    name: usize,
+}
+
+impl Layout {
+    fn new(btf: &Btf) -> Result<Self, HsCtrlError> {
+        let structure = btf.find(STRUCTURE, Kind::Struct).ok_or(HsCtrlError::NoType)?;
+        let value_type = btf.find(VALUE_STRUCTURE, Kind::Struct).ok_or(HsCtrlError::NoType)?;
+        let size = btf.size_of(value_type).ok_or(HsCtrlError::NoType)?;
+        let data = btf.member(value_type, "data").ok_or(HsCtrlError::NoMember("data"))?.offset as usize;
+        let name = btf.member(structure, "name").ok_or(HsCtrlError::NoMember("name"))?.offset as usize;
+        Ok(Self { structure, value_type, size, data, name: data + name })
+    }
+}
+
 /// The two programs, loaded; nothing is registered yet.
 #[derive(Debug)]
 pub struct Prepared {
@@ -78,18 +103,14 @@ impl Prepared {
     /// Loads the programs. `btf` describes the kernel, or the module smc on top of it, whose BTF object is then
     /// `module_btf`.
     pub fn new(loader: &Loader, btf: &Btf, module_btf: Option<OwnedFd>) -> Result<Self, HsCtrlError> {
-        let structure = btf.find(STRUCTURE, Kind::Struct).ok_or(HsCtrlError::NoType)?;
-        let value_type = btf.find(VALUE_STRUCTURE, Kind::Struct).ok_or(HsCtrlError::NoType)?;
-        let size = btf.size_of(value_type).ok_or(HsCtrlError::NoType)?;
-        let data = btf.member(value_type, "data").ok_or(HsCtrlError::NoMember("data"))?.offset as usize;
-        let name = btf.member(structure, "name").ok_or(HsCtrlError::NoMember("name"))?.offset as usize;
-        let mut value = vec![0; size as usize];
+        let layout = Layout::new(btf)?;
+        let mut value = vec![0; layout.size as usize];
         let mut programs = Vec::new();
         for (member, program) in MEMBERS {
-            let place = btf.member(structure, member).ok_or(HsCtrlError::NoMember(member))?;
+            let place = btf.member(layout.structure, member).ok_or(HsCtrlError::NoMember(member))?;
             let module = module_btf.as_ref().map(|fd| fd.as_fd());
-            let fd = loader.struct_ops_member(program, place.index, structure, module)?;
-            let at = data + place.offset as usize;
+            let fd = loader.struct_ops_member(program, place.index, layout.structure, module)?;
+            let at = layout.data + place.offset as usize;
             let slot = value.get_mut(at..at + 8).ok_or(HsCtrlError::NoMember(member))?;
             // Function pointers are given as program descriptors.
             slot.copy_from_slice(
@@ -97,7 +118,7 @@ impl Prepared {
             );
             programs.push(fd);
         }
-        Ok(Self { value, value_type, name_offset: data + name, module_btf, programs })
+        Ok(Self { value, value_type: layout.value_type, name_offset: layout.name, module_btf, programs })
     }
 
     /// Registers the ctrl under whichever of the two names is free, and pins it.
@@ -157,14 +178,10 @@ impl Registered {
     }
 
     fn from_map(map: OwnedFd, btf: &Btf) -> Result<Self, HsCtrlError> {
-        let value_type = btf.find(VALUE_STRUCTURE, Kind::Struct).ok_or(HsCtrlError::NoType)?;
-        let structure = btf.find(STRUCTURE, Kind::Struct).ok_or(HsCtrlError::NoType)?;
-        let size = btf.size_of(value_type).ok_or(HsCtrlError::NoType)?;
-        let data = btf.member(value_type, "data").ok_or(HsCtrlError::NoMember("data"))?.offset as usize;
-        let name = btf.member(structure, "name").ok_or(HsCtrlError::NoMember("name"))?.offset as usize;
-        let mut value = vec![0; size as usize];
+        let layout = Layout::new(btf)?;
+        let mut value = vec![0; layout.size as usize];
         sys::map_lookup(map.as_fd(), &KEY, &mut value).map_err(failed("read the struct_ops map"))?;
-        let name = value.get(data + name..data + name + 16).ok_or(HsCtrlError::NoMember("name"))?;
+        let name = value.get(layout.name..layout.name + 16).ok_or(HsCtrlError::NoMember("name"))?;
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         Ok(Self { map, name: String::from_utf8_lossy(name).into_owned() })
     }
