@@ -23,7 +23,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError},
+    enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError, Places},
     kernel::{btf::BtfError, features::Features, tracepoint},
     netlink::link::{self, LinkChange, LinkMonitor},
     policy::{self, LoadError, Loaded},
@@ -123,7 +123,8 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     let lock = AgentLock::take(&places)?;
     // Subscribed before the interfaces are listed, so that none is missed in between.
     let monitor = LinkMonitor::open()?;
-    let enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)?;
+    let enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)
+        .inspect_err(|_| leave_nothing(&places))?;
     if let Some(watch) = &mut watch {
         watch.renew(paths(&options.sources).chain(paths(loaded.policy.files())))?;
     }
@@ -151,6 +152,15 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         adopted: agent.enforcer.adopted(),
     });
     agent.serve(signals, monitor, &mut tell).await
+}
+
+/// Removes the folders again that a start in vain made. Where anything is enforced the folder of pins is not empty, and
+/// everything stays.
+fn leave_nothing(places: &Places) {
+    if std::fs::remove_dir(&places.pins).is_ok() {
+        // What cannot be removed is empty, too.
+        enforce::remove_state(places, &mut enforce::Detached::default());
+    }
 }
 
 /// The signals that the agent acts on.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nix::mount::{MsFlags, mount};
 
 use crate::sandbox::{Sandbox, check_failure};
@@ -29,7 +29,10 @@ pub(crate) fn no_smc(sandbox: &Sandbox) -> Result<()> {
     sandbox.expect_failure(&["run", "--policy", &file], 3, message)?;
     let message = "smc-agent: no backend works on this kernel: hs-ctrl: this kernel has no SMC (module smc is not \
                    loaded)";
-    sandbox.expect_failure(&["run", "--backend", "hs-ctrl", "--policy", &file], 3, message)
+    sandbox.expect_failure(&["run", "--backend", "hs-ctrl", "--policy", &file], 3, message)?;
+    let left = [sandbox.pins(), sandbox.path("state")].into_iter().find(|folder| folder.exists());
+    ensure!(left.is_none(), "a start in vain leaves {left:?}");
+    Ok(())
 }
 
 pub(crate) fn no_btf(sandbox: &Sandbox) -> Result<()> {
