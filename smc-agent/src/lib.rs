@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod daemon;
 pub mod enforce;
+mod files;
 pub mod kernel;
 pub mod netlink;
 pub mod policy;

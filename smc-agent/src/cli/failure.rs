@@ -85,7 +85,7 @@ impl From<ClientError> for Failure {
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
         match error {
-            LockError::Held { .. } => Self::not_so(error.to_string()),
+            LockError::Held { .. } | LockError::PinsHeld { .. } => Self::not_so(error.to_string()),
             LockError::Io(error) => error.into(),
         }
     }

@@ -120,7 +120,7 @@ pub fn main() -> ExitCode {
         // A reader that has seen enough is no error.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            let _ = writeln!(io::stderr(), "smc-agent: {failure}");
+            let _ = writeln!(io::stderr(), "{}", printable(&format!("smc-agent: {failure}")));
             ExitCode::from(failure.code())
         }
     }
@@ -148,6 +148,8 @@ fn start_log() {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_target(false)
+        // A log that cannot be written must not end the agent.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal())
         .init();
 }
@@ -166,5 +168,25 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 fn print(text: std::fmt::Arguments<'_>) -> Result<(), Failure> {
-    Ok(io::stdout().lock().write_fmt(text)?)
+    Ok(io::stdout().lock().write_all(printable(&text.to_string()).as_bytes())?)
+}
+
+/// The same text without what a terminal acts on, or what makes it read otherwise than it is: control characters but the
+/// ends of lines and tabs, and marks that turn or hide text. Names and files come from outside.
+fn printable(text: &str) -> String {
+    let acts = |c: char| {
+        (c.is_control() && c != '\n' && c != '\t')
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    text.chars().map(|c| if acts(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn nothing_from_outside_acts_on_a_terminal() {
+        assert_eq!(printable("a\u{1b}[31m\u{202e}b\n\tc\u{9b}"), "a\u{fffd}[31m\u{fffd}b\n\tc\u{fffd}");
+    }
 }

@@ -82,7 +82,7 @@ pub struct PolicyStatus {
     pub generation: u64,
     /// Where it was read from.
     pub sources: Vec<PathBuf>,
-    /// `allow` or `deny`.
+    /// `allow` or `deny`; `unknown` if there is no record of the policy, whose rules are then not named either.
     pub default: String,
     /// How often the default decided.
     pub default_hits: u64,
@@ -180,6 +180,13 @@ impl Status {
             Err(error) => {
                 let what = format!("the rules of generation {generation} have no names: {error}");
                 self.degraded.push(Degraded { what, unenforced: false });
+                self.policy = Some(PolicyStatus {
+                    generation,
+                    sources: Vec::new(),
+                    default: "unknown".to_owned(),
+                    default_hits: maps.hits(0)?.default,
+                    rules: Vec::new(),
+                });
                 return Ok(());
             }
         };

@@ -32,9 +32,6 @@ use crate::{
     policy::{self, Policy},
 };
 
-/// Folder in which the pins of an object are made before they are complete. Names with a dot are refused there.
-const UNFINISHED: &str = "unfinished";
-
 /// Why the policy could not be put into force.
 #[derive(Debug, Error)]
 pub enum EnforceError {
@@ -124,7 +121,7 @@ impl Enforcer {
 
         let id = object::id(options.log_level);
         let finished = options.places.of_object(&id);
-        let unfinished = options.places.of_object(UNFINISHED);
+        let unfinished = options.places.of_object(object::UNFINISHED);
         unfinished.remove()?;
         let adopted = finished.root.exists();
         let pins = if adopted { &finished } else { &unfinished };

@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read as _, Seek as _, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use nix::fcntl::{Flock, FlockArg};
@@ -20,6 +20,12 @@ pub enum LockError {
         /// Its process id as it wrote it down; `?` if it has not yet.
         pid: String,
     },
+    /// Another agent, with another state folder, uses the same pins.
+    #[error("another agent runs already: it holds the pins in {pins} with another state folder")]
+    PinsHeld {
+        /// The folder of pins.
+        pins: PathBuf,
+    },
     /// The lock file cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -29,6 +35,8 @@ pub enum LockError {
 #[derive(Debug)]
 pub struct AgentLock {
     _file: Flock<File>,
+    /// The folder of pins too: it is what two agents must not share, whatever state folders they have.
+    _pins: Option<Flock<File>>,
 }
 
 impl AgentLock {
@@ -43,8 +51,9 @@ impl AgentLock {
                     file.rewind()?;
                     writeln!(file, "{}", std::process::id())
                 };
+                let pins = lock_pins(places)?;
                 write(&mut file).map_err(at("write", &path))?;
-                Ok(Self { _file: file })
+                Ok(Self { _file: file, _pins: pins })
             }
             Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
                 let mut pid = String::new();
@@ -54,6 +63,20 @@ impl AgentLock {
             }
             Err((_, error)) => Err(at("lock", &path)(error.into()).into()),
         }
+    }
+}
+
+/// `None` where there are no pins.
+fn lock_pins(places: &Places) -> Result<Option<Flock<File>>, LockError> {
+    let folder = match File::open(&places.pins) {
+        Ok(folder) => folder,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at("open", &places.pins)(error).into()),
+    };
+    match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
+        Ok(folder) => Ok(Some(folder)),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(LockError::PinsHeld { pins: places.pins.clone() }),
+        Err((_, error)) => Err(at("lock", &places.pins)(error.into()).into()),
     }
 }
 
@@ -72,6 +95,9 @@ mod tests {
         let first = AgentLock::take(&places).unwrap();
         let error = AgentLock::take(&places).unwrap_err().to_string();
         assert!(error.contains(&format!("(pid {})", std::process::id())), "{error}");
+        let other = tempfile::tempdir().unwrap();
+        let same_pins = Places { state: other.path().to_owned(), ..places.clone() };
+        assert!(matches!(AgentLock::take(&same_pins), Err(LockError::PinsHeld { .. })));
         drop(first);
         AgentLock::take(&places).unwrap();
     }

@@ -1,5 +1,6 @@
 //! Where the agent keeps things: pins in a bpf file system, state in a folder that lasts until the next boot.
 
+use crate::kernel::object;
 use std::{
     ffi::CString,
     fs, io,
@@ -7,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Where systems have their bpf file system.
+const BPF_FS: &str = "/sys/fs/bpf";
 /// `BPF_FS_MAGIC` (include/uapi/linux/magic.h).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
@@ -61,7 +64,9 @@ impl Places {
         };
         for entry in entries {
             let entry = entry?;
-            if entry.file_name() != id {
+            let name = entry.file_name();
+            // Somebody else's pins in the same folder are left alone.
+            if name != id && name.to_str().is_some_and(object::is_id) {
                 others.push(ObjectPlaces { root: entry.path() });
             }
         }
@@ -74,6 +79,14 @@ impl Places {
         fs::create_dir_all(&self.state).map_err(at("make", &self.state))?;
         let parent = self.pins.parent().unwrap_or(Path::new("/"));
         if !is_bpf_fs(parent)? {
+            // Anywhere else a mount would cover what is there.
+            if parent != Path::new(BPF_FS) {
+                let message = format!(
+                    "{} is not in a bpf file system: mount one there first (mount -t bpf bpf FOLDER)",
+                    self.pins.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
             // systemd mounts it at boot; containers and small systems often have none.
             nix::mount::mount(
                 Some("bpf"),
@@ -154,13 +167,13 @@ mod tests {
     fn other_objects_are_all_but_the_one_named() {
         let folder = tempfile::tempdir().unwrap();
         let places = Places { pins: folder.path().to_owned(), state: folder.path().to_owned() };
-        for name in ["aa", "bb", "unfinished"] {
+        for name in ["0123456789ab", "0123456789cd-log4", "unfinished", "foreign", "0123456789AB"] {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
-        let others = places.of_other_objects("aa").unwrap();
+        let others = places.of_other_objects("0123456789ab").unwrap();
         let names: Vec<_> = others.iter().filter_map(|other| other.root.file_name()).collect();
-        assert_eq!(names, ["bb", "unfinished"]);
+        assert_eq!(names, ["0123456789cd-log4", "unfinished"]);
         let nowhere = Places { pins: folder.path().join("none"), ..places };
-        assert!(nowhere.of_other_objects("aa").unwrap().is_empty());
+        assert!(nowhere.of_other_objects("0123456789ab").unwrap().is_empty());
     }
 }

@@ -43,10 +43,23 @@ pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
     loader.load(BYTES)
 }
 
+/// Name of the folder in which the pins of an object are made before they are complete. (Names with a dot are refused in a
+/// bpf file system.)
+pub const UNFINISHED: &str = "unfinished";
+
+const BYTES_SHOWN: usize = 6;
+
+/// Whether a name is of the form of an [`id`], or [`UNFINISHED`].
+pub fn is_id(name: &str) -> bool {
+    let (digits, level) = name.split_once("-log").unwrap_or((name, "0"));
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_digest = digits.len() == BYTES_SHOWN * 2 && digits.bytes().all(is_hex);
+    name == UNFINISHED || (is_digest && level.parse::<u8>().is_ok())
+}
+
 /// Names the object by its content, and by the level of its messages, which is fixed when it is loaded: what an earlier
 /// agent left is usable as it is exactly if it has the same name.
 pub fn id(log_level: u8) -> String {
-    const BYTES_SHOWN: usize = 6;
     let mut text = String::new();
     for byte in Sha256::digest(BYTES).iter().take(BYTES_SHOWN) {
         // Writing to a string cannot fail.

@@ -166,14 +166,20 @@ impl Tc {
         Ok(())
     }
 
-    /// Takes the programs off the interfaces of other network namespaces, where an earlier agent may have run.
+    /// Takes the programs off the interfaces of other network namespaces, where an earlier agent may have run, and removes
+    /// the pins of interfaces that have gone meanwhile.
     pub fn leave_other_namespaces(&self, netns: u32) -> Result<(), TcError> {
         let Way::Tcx { links } = &self.way else { return Ok(()) };
         let read = || -> io::Result<()> {
             for entry in fs::read_dir(links)? {
                 let entry = entry?;
                 let mine = format!("{netns}-");
-                if !entry.file_name().to_string_lossy().starts_with(&mine) {
+                let gone = || {
+                    sys::open_pin(&entry.path())
+                        .and_then(|link| sys::tcx_interface(link.as_fd()))
+                        .is_ok_and(|index| index == 0)
+                };
+                if !entry.file_name().to_string_lossy().starts_with(&mine) || gone() {
                     fs::remove_file(entry.path())?;
                 }
             }

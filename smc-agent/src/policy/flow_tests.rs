@@ -109,7 +109,7 @@ struct Expectation {
 /// Runs a test file. Policies that it names are looked for relative to it.
 pub fn run(file: &Path, limits: &Limits) -> Result<Report, FlowTestError> {
     let unreadable = |source| LoadError::Unreadable { path: file.to_path_buf(), source };
-    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    let text = crate::files::read_to_string(file).map_err(unreadable)?;
     let mut findings = Findings::new(file, &text);
     let (policies, expectations) = parse(&text, &mut findings);
     let wrong = findings.finish();

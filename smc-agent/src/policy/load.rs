@@ -61,8 +61,8 @@ impl fmt::Display for Listed<'_> {
 pub fn load(paths: &[PathBuf], limits: &Limits) -> Result<Loaded, LoadError> {
     let mut sources = Vec::new();
     for file in find(paths)? {
-        let bytes =
-            std::fs::read(&file).map_err(|source| LoadError::Unreadable { path: file.clone(), source })?;
+        let bytes = crate::files::read(&file)
+            .map_err(|source| LoadError::Unreadable { path: file.clone(), source })?;
         sources.push((file, bytes));
     }
     load_sources(sources, limits)
@@ -281,7 +281,7 @@ impl Merger<'_> {
             SetContent::File(path, at) => (path, at),
         };
         let full = self.texts[file].0.parent().unwrap_or(Path::new("")).join(&path);
-        let bytes = match std::fs::read(&full) {
+        let bytes = match crate::files::read(&full) {
             Ok(bytes) => bytes,
             Err(error) => {
                 let message = format!("the set file `{path}` cannot be read: {error}");

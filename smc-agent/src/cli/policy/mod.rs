@@ -15,7 +15,7 @@ use std::{
 
 use clap::Subcommand;
 
-use super::{Failure, Output, print, print_json, run::parse_size};
+use super::{Failure, Output, print, print_json, printable, run::parse_size};
 use crate::{
     enforce::Places,
     policy::{Diagnostic, Limits, Loaded, load},
@@ -62,11 +62,11 @@ fn tell(diagnostics: &[Diagnostic]) {
     let mut out = io::stderr().lock();
     for diagnostic in diagnostics {
         // Whoever closed standard error does not want to know.
-        let _ = writeln!(out, "{diagnostic}");
+        let _ = writeln!(out, "{}", printable(&diagnostic.to_string()));
     }
 }
 
 /// Writes a remark to standard error.
 fn remark(text: &str) {
-    let _ = writeln!(io::stderr(), "smc-agent: {text}");
+    let _ = writeln!(io::stderr(), "{}", printable(&format!("smc-agent: {text}")));
 }

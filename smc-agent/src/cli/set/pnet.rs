@@ -1,7 +1,6 @@
 //! `smc-agent set pnet …`: which devices are connected to the same physical network.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -140,8 +139,8 @@ fn plan(before: &[PnetEntry], wanted: &[Entry]) -> Plan {
 }
 
 fn read(file: &Path) -> Result<Vec<Entry>, Failure> {
-    let text =
-        fs::read_to_string(file).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    let text = crate::files::read_to_string(file)
+        .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
     parse(&text).map_err(|problems| {
         let lines: Vec<_> =
             problems.iter().map(|(line, what)| format!("{}:{line}: {what}", file.display())).collect();
