@@ -79,8 +79,9 @@ impl Places {
         fs::create_dir_all(&self.state).map_err(at("make", &self.state))?;
         let parent = self.pins.parent().unwrap_or(Path::new("/"));
         if !is_bpf_fs(parent)? {
-            // Anywhere else a mount would cover what is there.
-            if parent != Path::new(BPF_FS) {
+            // A mount would cover what is there.
+            let is_empty = || fs::read_dir(parent).is_ok_and(|mut entries| entries.next().is_none());
+            if parent != Path::new(BPF_FS) && !is_empty() {
                 let message = format!(
                     "{} is not in a bpf file system: mount one there first (mount -t bpf bpf FOLDER)",
                     self.pins.display()

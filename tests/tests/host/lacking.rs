@@ -56,6 +56,15 @@ pub(crate) fn no_place_for_pins(sandbox: &Sandbox) -> Result<()> {
     let arguments = ["run", "--backend", "tc", "--policy", &file, "--pin-dir", &pins, "--state-dir", &state];
     let message = format!("smc-agent: look at {}: No such file or directory (os error 2)", nowhere.display());
     check_failure(&smc_agent_tests::agent::command(&arguments)?, 1, &message)?;
+    // No mount covers what is there.
+    fs::create_dir(&nowhere)?;
+    let other = nowhere.join("somebody's");
+    fs::write(&other, "")?;
+    let message = format!(
+        "smc-agent: {pins} is not in a bpf file system: mount one there first (mount -t bpf bpf FOLDER)"
+    );
+    check_failure(&smc_agent_tests::agent::command(&arguments)?, 1, &message)?;
+    ensure!(other.exists(), "a mount covers {}", other.display());
     sandbox.expect_nothing_enforced()
 }
 
