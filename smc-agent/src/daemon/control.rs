@@ -21,7 +21,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use super::status::{Reload, Status};
-use crate::enforce::Detached;
+use crate::enforce::{Detached, at};
 
 /// What the socket's tasks ask of the loop that owns the agent.
 #[derive(Debug)]
@@ -57,18 +57,26 @@ impl Server {
     }
 }
 
-/// Serves the socket at `path`. Events come as lines of JSON.
+/// Makes the socket at `path`, in the place of one that a dead agent left.
+pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
+    let make = || {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
+        Ok(listener)
+    };
+    make().map_err(at("make the control socket", path))
+}
+
+/// Serves the socket. Events come as lines of JSON.
 pub(super) fn serve(
-    path: &Path,
+    listener: UnixListener,
     requests: mpsc::Sender<Request>,
     events: broadcast::Sender<Bytes>,
-) -> io::Result<Server> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
+) -> Server {
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/events", get(stream))
@@ -84,7 +92,7 @@ pub(super) fn serve(
             warn!("control socket: {error}");
         }
     });
-    Ok(Server { stop, task })
+    Server { stop, task }
 }
 
 /// A listener that accepts root and members of its group only.

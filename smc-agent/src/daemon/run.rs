@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use thiserror::Error;
 use tokio::{
     io::unix::AsyncFd,
+    net::UnixListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::{broadcast, mpsc},
 };
@@ -123,8 +124,13 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     let lock = AgentLock::take(&places)?;
     // Subscribed before the interfaces are listed, so that none is missed in between.
     let monitor = LinkMonitor::open()?;
+    // Whatever can fail comes before the policy is in force.
+    let listener = control::bind(&places.control_socket())?;
     let enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)
-        .inspect_err(|_| leave_nothing(&places))?;
+        .inspect_err(|_| {
+            let _ = std::fs::remove_file(places.control_socket());
+            leave_nothing(&places);
+        })?;
     if let Some(watch) = &mut watch {
         watch.renew(paths(&options.sources).chain(paths(loaded.policy.files())))?;
     }
@@ -151,7 +157,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         generation: agent.enforcer.generation(),
         adopted: agent.enforcer.adopted(),
     });
-    agent.serve(signals, monitor, &mut tell).await
+    agent.serve(signals, listener, monitor, &mut tell).await
 }
 
 /// Removes the folders again that a start in vain made. Where anything is enforced the folder of pins is not empty, and
@@ -215,12 +221,12 @@ impl Agent {
     async fn serve(
         mut self,
         mut signals: Signals,
+        listener: UnixListener,
         monitor: LinkMonitor,
         tell: &mut impl FnMut(Notice<'_>),
     ) -> Result<(), DaemonError> {
         let (sender, mut requests) = mpsc::channel(REQUESTS);
-        let server =
-            control::serve(&self.options.enforce.places.control_socket(), sender, self.events.clone())?;
+        let server = control::serve(listener, sender, self.events.clone());
         let mut reader = EventReader::new(self.enforcer.maps().events().map_err(EnforceError::from)?)?;
         // SAFETY: the monitor owns its socket, which is the same and open for as long as it lives.
         let monitor = unsafe { AsyncFd::register_with_interest(monitor, tokio::io::Interest::READABLE) };

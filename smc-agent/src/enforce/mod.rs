@@ -12,5 +12,6 @@ pub use detach::{Detached, detach, remove_state};
 pub(crate) use enforcer::current_netns;
 pub use enforcer::{EnforceError, Enforcer, Options};
 pub use lock::{AgentLock, LockError};
+pub(crate) use places::at;
 pub use places::{ObjectPlaces, Places};
 pub use record::{PolicyRecord, RuleRecord};

@@ -75,3 +75,12 @@ pub(crate) fn no_place_for_state(sandbox: &Sandbox) -> Result<()> {
     let message = format!("smc-agent: make {state}: File exists (os error 17)");
     sandbox.expect_failure(&["run", "--backend", "tc", "--policy", &file], 1, &message)
 }
+
+pub(crate) fn no_place_for_the_socket(sandbox: &Sandbox) -> Result<()> {
+    let file = sandbox.write("ok.yaml", POLICY)?;
+    let socket = sandbox.path("state/control.sock");
+    fs::create_dir_all(socket.join("in the way"))?;
+    let message =
+        format!("smc-agent: make the control socket {}: Is a directory (os error 21)", socket.display());
+    sandbox.expect_failure(&["run", "--backend", "tc", "--policy", &file], 1, &message)
+}

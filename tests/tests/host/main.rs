@@ -29,7 +29,7 @@ enum Needs {
     NoSmc,
 }
 
-const TESTS: [(&str, Needs, Test); 21] = [
+const TESTS: [(&str, Needs, Test); 22] = [
     ("input::missing_policy_file", Needs::Root, input::missing_file),
     ("input::bad_policies_are_told_by_place", Needs::Root, input::bad_policies),
     ("input::bad_set_file", Needs::Root, input::bad_set_file),
@@ -41,6 +41,7 @@ const TESTS: [(&str, Needs, Test); 21] = [
     ("lacking::no_smc", Needs::NoSmc, lacking::no_smc),
     ("lacking::no_btf", Needs::Root, lacking::no_btf),
     ("lacking::no_place_for_pins", Needs::NoSmc, lacking::no_place_for_pins),
+    ("lacking::no_place_for_the_socket", Needs::Tcx, lacking::no_place_for_the_socket),
     ("lacking::no_place_for_state", Needs::NoSmc, lacking::no_place_for_state),
     ("lives::a_bpf_file_system_is_mounted_where_none_is", Needs::Tcx, lives::mounts_bpf),
     ("lives::killed_adopted_detached", Needs::Tcx, lives::killed_adopted_detached),
