@@ -19,7 +19,7 @@ enum Line {
 impl Table {
     pub(super) fn new(names: &[&str]) -> Self {
         let right = names.iter().map(|name| name.starts_with('>')).collect();
-        let names = names.iter().map(|name| name.trim_start_matches('>').to_owned()).collect();
+        let names = names.iter().map(|name| name.strip_prefix('>').unwrap_or(name).to_owned()).collect();
         Self { names, right, lines: Vec::new() }
     }
 
@@ -76,6 +76,7 @@ mod tests {
     #[test]
     fn columns_are_aligned_and_notes_do_not_widen_them() {
         let mut table = Table::new(&["Name", ">#Conns", "Last"]);
+        assert_eq!(Table::new(&[">>512KB"]).names, [">512KB"]);
         table.row(vec!["abcdef".to_owned(), "7".to_owned(), String::new()]);
         table.note("a long note below");
         assert_eq!(table.to_string(), "Name    #Conns  Last\nabcdef       7\n        a long note below\n");
