@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::maps::{Array, ArrayOfMaps, HashMap, MapData, MapError, PerCpuArray, PerCpuValues, RingBuf};
+use aya::maps::{Array, ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues, RingBuf};
 use serde::Serialize;
 use smc_agent_common::{Counter, Fixed, Line, MAX_RULES};
 use thiserror::Error;
@@ -100,13 +100,9 @@ pub struct TableSize {
 impl Maps {
     /// Opens the maps pinned in `folder`.
     pub fn open(folder: &Path) -> Result<Self, MapsError> {
-        let open = |name: &'static str| -> Result<aya::maps::Map, MapsError> {
-            let data = MapData::from_pin(folder.join(name)).map_err(of(name))?;
-            aya::maps::Map::from_map_data(data).map_err(of(name))
-        };
         macro_rules! typed {
             ($name:literal) => {
-                open($name)?.try_into().map_err(of($name))?
+                open_pinned(folder, $name)?.try_into().map_err(of($name))?
             };
         }
         Ok(Self {
@@ -123,8 +119,7 @@ impl Maps {
     /// The ring buffer of events. Only one reader makes sense at a time.
     pub fn events(&self) -> Result<RingBuf<MapData>, MapsError> {
         let name = "EVENTS";
-        let data = MapData::from_pin(self.folder.join(name)).map_err(of(name))?;
-        aya::maps::Map::from_map_data(data).and_then(TryInto::try_into).map_err(of(name))
+        open_pinned(&self.folder, name)?.try_into().map_err(of(name))
     }
 
     /// Generation of the table in force; `None` before the first.
@@ -294,6 +289,10 @@ fn both(
         let second = second();
         first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(second)
     })
+}
+
+fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, MapsError> {
+    MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).map_err(of(name))
 }
 
 fn inner_map(name: &str, value_size: usize, entries: usize, flags: u32) -> Result<MapData, MapsError> {
