@@ -9,6 +9,7 @@ use crate::kernel::{
     clsact,
     features::Features,
     hs_ctrl::{self, Registered},
+    tc,
 };
 
 /// Version of the form of the report as JSON.
@@ -95,8 +96,9 @@ pub fn remove_state(places: &Places, report: &mut Detached) {
     let _ = std::fs::remove_dir(&places.state);
 }
 
-/// Removes the pins of an object; traffic control links go with theirs.
+/// Takes an object's programs off the interfaces and removes its pins.
 pub(super) fn remove_object(object: &ObjectPlaces, problems: &mut Vec<String>) {
+    problems.extend(tc::remove_links(&object.links()).err().map(|error| error.to_string()));
     if let Err(error) = object.remove() {
         problems.push(error.to_string());
     }

@@ -26,7 +26,7 @@ use crate::{
         loader::{Loader, LoaderError},
         maps::{Maps, MapsError},
         object,
-        tc::{Tc, TcError, Way},
+        tc::{self, Tc, TcError, Way},
     },
     netlink::link::{self, Link},
     policy::{self, Policy},
@@ -243,9 +243,8 @@ impl Enforcer {
             problems.extend(remove_file(&mine.hs_ctrl()).err().map(|error| error.to_string()));
         }
         if !matches!(self.active, Active::Tc(_)) {
-            for folder in [mine.links(), mine.programs()] {
-                problems.extend(remove_folder(&folder).err().map(|error| error.to_string()));
-            }
+            problems.extend(tc::remove_links(&mine.links()).err().map(|error| error.to_string()));
+            problems.extend(remove_folder(&mine.programs()).err().map(|error| error.to_string()));
             clsact::remove_all(self.netns, &self.options.places.clsact_marks(), &mut problems);
         }
         for other in others {
@@ -383,7 +382,7 @@ fn prepare_tc(ebpf: &mut Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), S
         return Ok((Ready::Tc, format!("{way}; those of an earlier agent are there")));
     }
     make(&programs).map_err(|error| error.to_string())?;
-    crate::kernel::tc::load(ebpf, &programs).map_err(|error| {
+    tc::load(ebpf, &programs).map_err(|error| {
         let _ = remove_folder(&programs);
         debug!("{error:?}");
         error.to_string()

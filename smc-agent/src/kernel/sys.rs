@@ -337,6 +337,16 @@ pub(super) fn tcx_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.interface)
 }
 
+/// Ends a link, whoever still holds it. Removing its last pin does it too, but only some time after the call: the kernel
+/// leaves it to a worker (`bpf_link_put` in kernel/bpf/syscall.c).
+pub(super) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attr = empty();
+    // SAFETY: the struct arm of BPF_LINK_DETACH; its field is an integer.
+    unsafe { &mut attr.link_detach }.link_fd = raw(link);
+    // SAFETY: no pointers are passed.
+    unsafe { bpf(bpf_cmd::BPF_LINK_DETACH, &mut attr) }.map(drop)
+}
+
 /// Ids of all maps of the system, in ascending order. Needs `CAP_SYS_ADMIN`.
 pub(super) fn map_ids() -> impl Iterator<Item = io::Result<u32>> {
     ids(bpf_cmd::BPF_MAP_GET_NEXT_ID)

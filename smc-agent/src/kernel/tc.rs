@@ -180,7 +180,7 @@ impl Tc {
                         .is_ok_and(|index| index == 0)
                 };
                 if !entry.file_name().to_string_lossy().starts_with(&mine) || gone() {
-                    fs::remove_file(entry.path())?;
+                    remove_link(&entry.path())?;
                 }
             }
             Ok(())
@@ -198,6 +198,28 @@ impl Tc {
             }
         }
     }
+}
+
+/// Takes the programs of all links in `folder` off their interfaces, and removes the folder. They see no packet any more
+/// when this returns.
+pub fn remove_links(folder: &Path) -> io::Result<()> {
+    let remove = || {
+        for entry in fs::read_dir(folder)? {
+            remove_link(&entry?.path())?;
+        }
+        fs::remove_dir(folder)
+    };
+    match remove() {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io::Error::new(error.kind(), format!("remove {}: {error}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn remove_link(pin: &Path) -> io::Result<()> {
+    sys::link_detach(sys::open_pin(pin)?.as_fd())?;
+    fs::remove_file(pin)
 }
 
 fn pin_name(netns: u32, index: u32, direction: &str) -> String {

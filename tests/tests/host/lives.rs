@@ -1,6 +1,7 @@
 //! The life of an agent with the backend tc, on a kernel that need not have SMC.
 
 use anyhow::{Result, ensure};
+use aya::programs::links::PinnedLink;
 use nix::mount::umount;
 use smc_agent_tests::objects::pinned;
 use smc_agent_tests::pair::{Kind, Mode, Pair, run};
@@ -39,6 +40,21 @@ pub(crate) fn killed_adopted_detached(sandbox: &Sandbox) -> Result<()> {
     ensure!(detached.code == Some(0) && detached.stdout.starts_with("removed pins in"), "{detached:?}");
     ensure!(second.wait(SOON)?.success(), "{:?}", second.lines());
     sandbox.expect_nothing_enforced()
+}
+
+/// The kernel ends a link that lost its last pin some time later; whoever else holds it shows that nothing waits for that.
+pub(crate) fn detach_is_immediate(sandbox: &Sandbox) -> Result<()> {
+    sandbox.start(POLICY)?.kill()?;
+    let mut held = Vec::new();
+    for path in pinned(&sandbox.pins())?.into_keys().filter(|path| path.contains("/links/")) {
+        held.push(PinnedLink::from_pin(sandbox.pins().join(path))?);
+    }
+    ensure!(held.len() == 2, "{} links", held.len());
+    let detached = sandbox.run(&["detach"])?;
+    ensure!(detached.code == Some(0), "{detached:?}");
+    sandbox.expect_nothing_enforced()?;
+    drop(held);
+    Ok(())
 }
 
 pub(crate) fn socket_is_for_root(sandbox: &Sandbox) -> Result<()> {

@@ -29,7 +29,7 @@ enum Needs {
     NoSmc,
 }
 
-const TESTS: [(&str, Needs, Test); 22] = [
+const TESTS: [(&str, Needs, Test); 23] = [
     ("input::missing_policy_file", Needs::Root, input::missing_file),
     ("input::bad_policies_are_told_by_place", Needs::Root, input::bad_policies),
     ("input::bad_set_file", Needs::Root, input::bad_set_file),
@@ -45,6 +45,7 @@ const TESTS: [(&str, Needs, Test); 22] = [
     ("lacking::no_place_for_state", Needs::NoSmc, lacking::no_place_for_state),
     ("lives::a_bpf_file_system_is_mounted_where_none_is", Needs::Tcx, lives::mounts_bpf),
     ("lives::killed_adopted_detached", Needs::Tcx, lives::killed_adopted_detached),
+    ("lives::detach_takes_programs_off_at_once", Needs::Tcx, lives::detach_is_immediate),
     ("lives::the_control_socket_is_for_root", Needs::Tcx, lives::socket_is_for_root),
     ("lives::plain_tcp_is_left_alone", Needs::Tcx, lives::plain_tcp),
     ("rewriting::ipv4", Needs::Tcx, rewriting::ipv4),
