@@ -6,10 +6,10 @@
 
 use crate::flow::{Address, Family, Flow};
 use crate::table::{
-    FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, FULL_VALUES, Fixed, INDEX_MASK, KIND_LEAF, KIND_LEAF_LOW,
-    KIND_LINE_SET, KIND_NODE, KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line,
-    MAGIC, MAX_DEPTH, NARROW_VALUES, NODE_CHILD_WORD, NODE_MASK_SHIFT, PEER_V4, PORT, PORTS, ROOT_ENTRIES,
-    RULE_DEFAULT, RULE_WORDS, SET_WORDS, Trie,
+    BRANCH_BITS_SHIFT, FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, FULL_VALUES, Fixed, INDEX_MASK, KIND_BRANCH,
+    KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE, KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT,
+    LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_BRANCHES, MAX_DEPTH, NARROW_VALUES, NODE_CHILD_WORD,
+    NODE_MASK_SHIFT, PEER_V4, PORT, PORTS, ROOT_ENTRIES, RULE_DEFAULT, RULE_WORDS, SET_WORDS, Trie,
 };
 
 /// What is to happen with SMC on a connection.
@@ -154,7 +154,19 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, high: u64, low: u64) -> 
     }
     #[expect(clippy::cast_possible_truncation, reason = "the mask has 32 bits")]
     let index = (key >> (trie.shift & 63)) as u32 & trie.index_mask;
-    let mut value = table.fixed().roots[(trie.root.wrapping_add(index) as usize) & (ROOT_ENTRIES - 1)];
+    let roots = &table.fixed().roots;
+    let mut value = roots[(trie.root.wrapping_add(index) as usize) & (ROOT_ENTRIES - 1)];
+    let mut shift = trie.shift;
+    for _ in 0..MAX_BRANCHES {
+        if value >> KIND_SHIFT != KIND_BRANCH {
+            break;
+        }
+        let bits = (value & INDEX_MASK) >> BRANCH_BITS_SHIFT;
+        shift = shift.wrapping_sub(bits);
+        #[expect(clippy::cast_possible_truncation, reason = "the mask has at most 31 bits")]
+        let index = (key >> (shift & 63)) as u32 & ((1 << (bits & 31)) - 1);
+        value = roots[(value.wrapping_add(index) as usize) & (ROOT_ENTRIES - 1)];
+    }
     for _ in 0..MAX_DEPTH {
         let kind = value >> KIND_SHIFT;
         if kind < KIND_LEAF {
@@ -280,6 +292,8 @@ struct Candidates<'a> {
     side: usize,
     /// Words of a rule bitmap that can have any.
     words: u64,
+    /// The sets of `local` and `port` have every word, or none.
+    whole: bool,
 }
 
 impl<'a> Candidates<'a> {
@@ -303,7 +317,9 @@ impl<'a> Candidates<'a> {
             & (header.any_summary[local_dim] | local.summary)
             & (header.any_summary[PORT] | port.summary)
             & header.role_summary[side];
-        Some(Self { fixed, peer, local, port, peer_dim, local_dim, side, words })
+        let whole = |set: &Set<'_>| set.summary == 0 || set.summary == header.all_words;
+        let whole = whole(&local) && whole(&port);
+        Some(Self { fixed, peer, local, port, peer_dim, local_dim, side, words, whole })
     }
 
     /// The rules of a word that the flow satisfies.
@@ -312,50 +328,70 @@ impl<'a> Candidates<'a> {
         let fixed = self.fixed;
         let (peer, local, port) =
             (self.peer.word(fixed, word), self.local.word(fixed, word), self.port.word(fixed, word));
-        self.with((word & 63) as usize, peer, local, port)
+        let place = (word & 63) as usize;
+        self.with(place, peer, local, port) & fixed.roles[self.side][place]
     }
 
-    /// The rules of a word that the flow satisfies, given the sets' parts of that word.
+    /// The rules of a word that the flow satisfies but for its role, given the sets' parts of that word.
     #[inline(always)]
     fn with(&self, place: usize, peer: u64, local: u64, port: u64) -> u64 {
         let fixed = self.fixed;
         (fixed.any[self.peer_dim][place] | peer)
             & (fixed.any[self.local_dim][place] | local)
             & (fixed.any[PORT][place] | port)
-            & fixed.roles[self.side][place]
     }
 }
 
 /// Finds the first rule that a classified flow satisfies and that is not in shadow mode.
 #[inline(always)]
 pub fn first_match<R: TableReader>(flow: &Classified, table: &R) -> Option<Decision> {
-    #[expect(clippy::cast_possible_truncation, reason = "64")]
-    const WORDS: u32 = RULE_WORDS as u32;
     let candidates = Candidates::new(flow, table)?;
     let fixed = candidates.fixed;
-    let mut words = candidates.words;
     let (mut peer, mut local, mut port) = (candidates.peer, candidates.local, candidates.port);
-    // Word after word rather than from one candidate to the next: BPF has no instructions to count bits or to find one,
-    // and to leave words out would be a branch that the verifier follows both ways, again at every word.
-    for word in 0..WORDS {
-        if words == 0 {
-            break;
+    let found = if candidates.whole {
+        let word_of =
+            |set: &Set<'_>, word: u32| fixed.sets[(set.first.wrapping_add(word) as usize) & (SET_WORDS - 1)];
+        candidates.first(|word| (peer.next(fixed), word_of(&local, word), word_of(&port, word)))
+    } else {
+        candidates.first(|_| (peer.next(fixed), local.next(fixed), port.next(fixed)))
+    };
+    let Some((word, bit)) = found else {
+        let deny = fixed.header.flags & FLAG_DEFAULT_DENY != 0;
+        return Some(Decision { verdict: verdict(deny), rule: RULE_DEFAULT, log: false });
+    };
+    let place = (word & 63) as usize;
+    Some(Decision {
+        verdict: verdict(fixed.deny[place] & bit != 0),
+        rule: rule_number(word, bit),
+        log: fixed.log[place] & bit != 0,
+    })
+}
+
+impl Candidates<'_> {
+    /// The word and the bit of the first rule that is satisfied and not in shadow mode; `sets` gives the parts of the
+    /// three sets within each word, and is asked for one word after the other.
+    ///
+    /// Word after word rather than from one candidate to the next: BPF has no instructions to count bits or to find one,
+    /// and to leave words out would be a branch that the verifier follows both ways, again at every word.
+    #[inline(always)]
+    fn first(&self, mut sets: impl FnMut(u32) -> (u64, u64, u64)) -> Option<(u32, u64)> {
+        #[expect(clippy::cast_possible_truncation, reason = "64")]
+        const WORDS: u32 = RULE_WORDS as u32;
+        let mut words = self.words;
+        for word in 0..WORDS {
+            if words == 0 {
+                break;
+            }
+            words >>= 1;
+            let (peer, local, port) = sets(word);
+            let place = (word & 63) as usize;
+            let matched = self.with(place, peer, local, port) & self.fixed.enforced[self.side][place];
+            if matched != 0 {
+                return Some((word, matched & matched.wrapping_neg()));
+            }
         }
-        words >>= 1;
-        let (peer, local, port) = (peer.next(fixed), local.next(fixed), port.next(fixed));
-        let place = (word & 63) as usize;
-        let matched = candidates.with(place, peer, local, port) & !fixed.shadow[place];
-        if matched != 0 {
-            let bit = matched & matched.wrapping_neg();
-            return Some(Decision {
-                verdict: verdict(fixed.deny[place] & bit != 0),
-                rule: rule_number(word, bit),
-                log: fixed.log[place] & bit != 0,
-            });
-        }
+        None
     }
-    let deny = fixed.header.flags & FLAG_DEFAULT_DENY != 0;
-    Some(Decision { verdict: verdict(deny), rule: RULE_DEFAULT, log: false })
 }
 
 /// Finds the first rule from number `from` on that is in shadow mode and that a classified flow satisfies. Only needed where

@@ -5,8 +5,9 @@
 //! address searches, and the rule sets. [`Line`]s hold the rest of the searches, and rule sets that no longer fit.
 //!
 //! # A search
-//! An address is a 64-bit key (two for IPv6). The root takes the leading bits and gives a *value*; a value is either a
-//! class or points at a line, which is a node or a leaf of a static tree:
+//! An address is a 64-bit key (two for IPv6). The root takes the leading bits and gives a *value*; a value is a class, or
+//! the place of a further root for the bits that follow (where many regions crowd: roots are read without a map lookup
+//! and stay in the processor's caches), or points at a line, which is a node or a leaf of a static tree:
 //! - *node*: word 0 is the base, words 1 to 6 hold the least keys of all children but the first, as offsets from the
 //!   base, shifted right, in lanes of 15 or 31 bits. All lanes are compared at once by arithmetic on 64-bit words, which
 //!   costs no branch, and counting them does not depend on the order of bytes. The children follow one another.
@@ -34,7 +35,7 @@ pub const PORTS: usize = 1 << 16;
 /// First word of a valid header: "smcT" in ASCII, read as a big-endian number.
 pub const MAGIC: u32 = 0x736d_6354;
 /// Changes with every change of the layout or of the meaning of the table.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// Bits that hold the kind of a value start here.
 pub const KIND_SHIFT: u32 = 29;
@@ -52,6 +53,13 @@ pub const KIND_NODE: u32 = 3;
 pub const KIND_LEAF_LOW: u32 = 4;
 /// As [`KIND_NODE`], and from here on the key is the trailing half of the address.
 pub const KIND_NODE_LOW: u32 = 5;
+/// Search: a further root. The index has its first entry in [`Fixed::roots`] and, from [`BRANCH_BITS_SHIFT`] on, how many
+/// bits of the key it takes.
+pub const KIND_BRANCH: u32 = 6;
+/// In a value of kind [`KIND_BRANCH`], where the number of bits stands.
+pub const BRANCH_BITS_SHIFT: u32 = 24;
+/// Further roots that one search passes at most.
+pub const MAX_BRANCHES: usize = 3;
 
 /// Lines that one search reads at most. The verifier follows each, and a search of the most prefixes that are possible needs
 /// about 9; the compiler refuses what needs more than this.
@@ -111,7 +119,7 @@ pub struct Trie {
     /// The highest offset that a lane can hold; a lane that is not used holds one more, and one that is used holds one
     /// more than its offset.
     pub limit: u64,
-    /// Bits to shift a key right by to make it an index into the root.
+    /// Bits to shift a key right by to make it an index into the root; 64 if the root has one entry only.
     pub shift: u32,
     /// Mask of that index.
     pub index_mask: u32,
@@ -146,6 +154,8 @@ pub struct Header {
     pub lines: u32,
     /// `FLAG_*`.
     pub flags: u32,
+    /// Which words of rule bitmaps are in use: the lowest `words` bits.
+    pub all_words: u64,
     /// Which words of [`Fixed::shadow`] are not 0.
     pub shadow_summary: u64,
     /// For each of the five dimensions, which words of [`Fixed::any`] are not 0.
@@ -161,13 +171,15 @@ pub struct Fixed {
     /// What the table says of itself.
     pub header: Header,
     /// Always 0: brings the size to a multiple of 64 without a hole that the compiler leaves.
-    pub padding: [u64; 3],
+    pub padding: [u64; 2],
     /// The searches: peer IPv4, peer IPv6, local IPv4, local IPv6.
     pub tries: [Trie; 4],
     /// Rules that ask nothing of a dimension: peer IPv4, peer IPv6, local IPv4, local IPv6, port.
     pub any: [RuleBits; 5],
     /// Rules that hold for the client, and for the server.
     pub roles: [RuleBits; 2],
+    /// Of those, the rules that are not in shadow mode.
+    pub enforced: [RuleBits; 2],
     /// Rules whose action is deny.
     pub deny: RuleBits,
     /// Rules that only report.
@@ -178,7 +190,8 @@ pub struct Fixed {
     pub ports: [u32; PORTS],
     /// The roots of the searches.
     pub roots: [u32; ROOT_ENTRIES],
-    /// Rule sets: a summary (which of the words of a rule bitmap are not 0), then those words in order.
+    /// Rule sets: a summary (which words of a rule bitmap follow), then those words in order. Words that are left out
+    /// are 0. At the beginning is the empty set, followed by as many words of 0 as a set can have.
     pub sets: [u64; SET_WORDS],
 }
 
@@ -204,7 +217,7 @@ impl Line {
 const _: () = {
     assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
     assert!(size_of::<Trie>() == 64 && align_of::<Trie>() == 8);
-    assert!(size_of::<Header>() == 104);
+    assert!(size_of::<Header>() == 112);
     assert!(size_of::<Fixed>().is_multiple_of(64));
     // Kernels before 5.19 refuse an array map whose value is larger than one kmalloc can give.
     assert!(size_of::<Fixed>() <= 4 << 20);
@@ -212,12 +225,13 @@ const _: () = {
     assert!(
         size_of::<Fixed>()
             == size_of::<Header>()
-                + 3 * 8
+                + 2 * 8
                 + 4 * size_of::<Trie>()
-                + 10 * size_of::<RuleBits>()
+                + 12 * size_of::<RuleBits>()
                 + PORTS * 4
                 + ROOT_ENTRIES * 4
                 + SET_WORDS * 8
     );
     assert!(PORTS.is_power_of_two() && ROOT_ENTRIES.is_power_of_two() && SET_WORDS.is_power_of_two());
+    assert!(ROOT_ENTRIES <= 1 << BRANCH_BITS_SHIFT);
 };

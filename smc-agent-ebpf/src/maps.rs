@@ -19,9 +19,10 @@ pub const HITS_PER_SLOT: usize = MAX_RULES + 1;
 #[btf_map]
 pub static SLOT_IN_FORCE: Array<u32, 1> = Array::new();
 
-/// The part of a table that one lookup returns whole.
+/// The part of a table that one lookup returns whole: of an array whose size is known the kernel makes that lookup a few
+/// instructions, of a map within a map a call.
 #[btf_map]
-pub static TABLE_FIXED: ArrayOfMaps<Array<Fixed, 1>, SLOTS> = ArrayOfMaps::new();
+pub static TABLE_FIXED: Array<Fixed, SLOTS> = Array::new();
 
 /// The part of a table whose size follows the number of prefixes.
 #[btf_map]

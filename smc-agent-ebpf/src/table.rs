@@ -6,7 +6,7 @@ use smc_agent_common::{
     table::{FLAG_LOCAL, RULE_WORDS},
 };
 
-use crate::maps::{BPF_F_INNER_MAP, HITS, HITS_PER_SLOT, SLOT_IN_FORCE, SLOTS, TABLE_FIXED, TABLE_LINES};
+use crate::maps::{BPF_F_INNER_MAP, HITS, HITS_PER_SLOT, SLOT_IN_FORCE, TABLE_FIXED, TABLE_LINES};
 
 /// One generation of the policy table. Its slot is read once, so that both of its parts and the hit counters belong
 /// together; the slot is not written again before a grace period has passed.
@@ -34,10 +34,7 @@ impl KernelTable {
     /// The fixed part of such a table.
     #[inline(always)]
     pub fn fixed_in_slot(slot: u32) -> Option<&'static Fixed> {
-        if slot as usize >= SLOTS {
-            return None;
-        }
-        TABLE_FIXED.get(slot)?.get(0)
+        TABLE_FIXED.get(slot)
     }
 
     /// Whether any rule is in shadow mode.

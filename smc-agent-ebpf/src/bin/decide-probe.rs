@@ -57,6 +57,8 @@ pub struct ProbeFlow {
 pub struct Cursor {
     next: u64,
     sum: u64,
+    /// Unless 0, each run waits for what the one before came to; the processor would do several at a time.
+    wait: u64,
 }
 
 /// The flows; user space says how many (a power of 2) by the size that it gives the map and by [`MASK`].
@@ -81,6 +83,9 @@ static MASK: Global<u32> = Global::new(0);
 /// Number of elements of [`LOADS`].
 #[unsafe(no_mangle)]
 static LOAD_COUNT: Global<u32> = Global::new(1);
+/// Zero, which the compiler does not know.
+#[unsafe(no_mangle)]
+static ZERO: Global<u32> = Global::new(0);
 /// Whether to write [`RESULTS`].
 #[unsafe(no_mangle)]
 static WRITE: Global<u32> = Global::new(0);
@@ -91,7 +96,11 @@ fn with_next(use_it: impl FnOnce(u32, &ProbeFlow) -> Option<u64>) -> i32 {
     let Some(cursor) = CURSOR.get_ptr_mut(0) else { return -1 };
     // SAFETY: the map has one element, and tests run one program at a time on it.
     let cursor = unsafe { &mut *cursor };
-    let index = cursor.next as u32 & MASK.load();
+    let mut next = cursor.next as u32;
+    if cursor.wait != 0 {
+        next = next.wrapping_add(cursor.sum as u32 & ZERO.load());
+    }
+    let index = next & MASK.load();
     cursor.next += 1;
     let Some(flow) = FLOWS.get(index) else { return -1 };
     let Some(value) = use_it(index, flow) else { return -1 };

@@ -9,7 +9,7 @@ use std::{
 
 use aya::maps::{Array, ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues, RingBuf};
 use serde::Serialize;
-use smc_agent_common::{Counter, Fixed, Line, MAX_RULES};
+use smc_agent_common::{Counter, Fixed, Line, MAX_RULES, table::MAGIC};
 use thiserror::Error;
 
 use super::sys;
@@ -60,7 +60,7 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> MapsError {
 /// Handles of the pinned maps.
 pub struct Maps {
     slot_in_force: Array<MapData, u32>,
-    fixed: ArrayOfMaps<MapData, MapData>,
+    fixed: MapData,
     lines: ArrayOfMaps<MapData, MapData>,
     hits: PerCpuArray<MapData, u64>,
     counters: PerCpuArray<MapData, u64>,
@@ -107,7 +107,7 @@ impl Maps {
         }
         Ok(Self {
             slot_in_force: typed!("SLOT_IN_FORCE"),
-            fixed: typed!("TABLE_FIXED"),
+            fixed: MapData::from_pin(folder.join("TABLE_FIXED")).map_err(of("TABLE_FIXED"))?,
             lines: typed!("TABLE_LINES"),
             hits: typed!("HITS"),
             counters: typed!("COUNTERS"),
@@ -153,15 +153,10 @@ impl Maps {
 
     fn table_in_force(&self) -> Result<Option<Box<Fixed>>, MapsError> {
         let slot = self.slot()?;
-        let inner = match self.fixed.get(&slot, 0) {
-            Ok(inner) => inner,
-            Err(MapError::KeyNotFound) => return Ok(None),
-            Err(error) => return Err(of("TABLE_FIXED")(error)),
-        };
         let mut fixed: Box<Fixed> = bytemuck::allocation::zeroed_box();
-        sys::map_lookup(inner.fd().as_fd(), &0_u32.to_ne_bytes(), bytemuck::bytes_of_mut(&mut *fixed))
+        sys::map_lookup(self.fixed.fd().as_fd(), &slot.to_ne_bytes(), bytemuck::bytes_of_mut(&mut *fixed))
             .map_err(failed("read the table in force"))?;
-        Ok(Some(fixed))
+        Ok((fixed.header.magic == MAGIC).then_some(fixed))
     }
 
     fn slot(&self) -> Result<u32, MapsError> {
@@ -179,18 +174,15 @@ impl Maps {
         sys::array_update(lines.fd().as_fd(), 0, bytemuck::cast_slice(&table.lines), size_of::<Line>())
             .map_err(failed("write the table's lines"))?;
         table.fixed.header.activated = monotonic_now();
-        let fixed = inner_map("fixed", size_of::<Fixed>(), 1, 0)?;
-        sys::map_update(fixed.fd().as_fd(), &0_u32.to_ne_bytes(), bytemuck::bytes_of(&*table.fixed))
+        let fixed = bytemuck::bytes_of(&*table.fixed);
+        sys::map_update(self.fixed.fd().as_fd(), &next.to_ne_bytes(), fixed)
             .map_err(failed("write the table's fixed part"))?;
         let write = start.elapsed();
-        both(
-            || self.lines.set(next, &lines, 0).map_err(of("TABLE_LINES")),
-            || self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED")),
-        )?;
+        self.lines.set(next, &lines, 0).map_err(of("TABLE_LINES"))?;
         self.slot_in_force.set(0, next, 0).map_err(of("SLOT_IN_FORCE"))?;
         // The kernel waits for a grace period when a map within a map is written, so that after this no program
         // uses the slot that was in force before: only then may it be emptied, and the next call write there.
-        self.fixed.set(next, &fixed, 0).map_err(of("TABLE_FIXED"))?;
+        self.lines.set(next, &lines, 0).map_err(of("TABLE_LINES"))?;
         self.empty(present)?;
         Ok(Installed { write, swap: start.elapsed().saturating_sub(write) })
     }
@@ -200,17 +192,13 @@ impl Maps {
         sys::open_pin(&self.folder.join(name)).map_err(failed("open a pinned map"))
     }
 
-    /// Frees the table in a slot that no program uses.
+    /// Frees the lines of the table in a slot that no program uses.
     fn empty(&self, slot: u32) -> Result<(), MapsError> {
-        let delete = |map: OwnedFd| {
-            match sys::map_delete(map.as_fd(), &slot.to_ne_bytes()) {
-                // Before the first table there is none.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-                result => result.map_err(failed("free the former table")),
-            }
-        };
-        let (lines, fixed) = (self.pinned("TABLE_LINES")?, self.pinned("TABLE_FIXED")?);
-        both(|| delete(lines), || delete(fixed))
+        match sys::map_delete(self.pinned("TABLE_LINES")?.as_fd(), &slot.to_ne_bytes()) {
+            // Before the first table there is none.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result.map_err(failed("free the former table")),
+        }
     }
 
     /// Sets the hit counters of a slot to 0.
@@ -277,18 +265,6 @@ impl Maps {
             other => other,
         }
     }
-}
-
-/// Does two things that each wait for a grace period of the kernel, in the time of one.
-fn both(
-    first: impl FnOnce() -> Result<(), MapsError> + Send,
-    second: impl FnOnce() -> Result<(), MapsError>,
-) -> Result<(), MapsError> {
-    std::thread::scope(|scope| {
-        let first = scope.spawn(first);
-        let second = second();
-        first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(second)
-    })
 }
 
 fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, MapsError> {

@@ -162,8 +162,13 @@ impl Probe {
             };
             map.set(index, flow, 0)?;
         }
-        self.map::<[u64; 2]>("CURSOR")?.set(0, [0; 2], 0)?;
-        Ok(())
+        self.start_over(false)
+    }
+
+    /// Begins with the first flow again. If runs are to wait, each begins with what the one before came to: how long one
+    /// takes shows, not how many the processor does at a time.
+    pub(crate) fn start_over(&mut self, wait: bool) -> Result<()> {
+        Ok(self.map::<[u64; 3]>("CURSOR")?.set(0, [0, 0, u64::from(wait)], 0)?)
     }
 
     /// Runs a program `repeat` times, and says how long one run took.

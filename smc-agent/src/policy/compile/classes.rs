@@ -25,7 +25,7 @@ pub(in crate::policy) struct Classes {
 impl Classes {
     /// Cuts a policy. Fails only where [`super::compile`] does.
     pub(in crate::policy) fn new(policy: &Policy) -> Result<Self, CompileError> {
-        let (mut pool, mut lines) = (SetPool::new(), Vec::new());
+        let (mut pool, mut lines) = (SetPool::new(policy.rules().len()), Vec::new());
         let local = cut(&mut pool, &mut lines, &sources(policy.rules(), |rule| rule.local.as_ref()))?;
         pool.allow_lines();
         let peer = cut(&mut pool, &mut lines, &sources(policy.rules(), |rule| rule.peer.as_ref()))?;

@@ -83,7 +83,7 @@ pub fn compile(policy: &Policy, generation: u64, limits: &Limits) -> Result<Poli
     }
 
     let mut fixed: Box<Fixed> = bytemuck::zeroed_box();
-    let mut pool = SetPool::new();
+    let mut pool = SetPool::new(rules.len());
     // Line 0 stays empty, so that the array is never without an entry and 0 is no line.
     let mut lines = vec![Line { words: [0; 8] }];
 
@@ -107,10 +107,17 @@ pub fn compile(policy: &Policy, generation: u64, limits: &Limits) -> Result<Poli
             largest.bits -= 1;
         }
     }
-    let mut entries = Vec::new();
+    // What the first roots leave is for further ones, by the number of regions.
+    let mut spare = ROOT_ENTRIES - roots.iter().map(|root| 1usize << root.bits).sum::<usize>();
+    let mut to_come: usize = searches.iter().map(|(regions, _)| regions.len()).sum();
+    let mut entries = Vec::with_capacity(ROOT_ENTRIES);
     for ((trie, (regions, low_depth)), root) in fixed.tries.iter_mut().zip(searches).zip(roots) {
+        let share = (spare as u64 * regions.len() as u64 / to_come.max(1) as u64) as usize;
+        let before = entries.len();
         let depth;
-        (*trie, depth) = tree::write(&regions, root, &mut entries, &mut lines);
+        (*trie, depth) = tree::write(&regions, root, share, &mut entries, &mut lines);
+        spare -= entries.len() - before - (1 << root.bits);
+        to_come -= regions.len();
         let depth = depth + low_depth;
         if depth > MAX_DEPTH {
             return Err(CompileError::Depth { depth });
@@ -146,6 +153,7 @@ fn header(policy: &Policy, generation: u64, lines: usize, fixed: &mut Fixed) {
     header.flags = flag(policy.default_action() == Action::Deny, FLAG_DEFAULT_DENY)
         | flag(policy.rules().iter().any(|rule| rule.local.is_some()), FLAG_LOCAL)
         | flag(policy.rules().iter().any(|rule| rule.ports.is_some()), FLAG_PORT);
+    header.all_words = sets::all_words(policy.rules().len().div_ceil(64));
     header.shadow_summary = shadow_summary;
     header.any_summary = any_summary;
     header.role_summary = role_summary;
@@ -162,6 +170,9 @@ fn rule_bits(policy: &Policy, fixed: &mut Fixed) {
         set(&mut fixed.any[PORT], rule.ports.is_none());
         set(&mut fixed.roles[0], rule.role != Some(Role::Server));
         set(&mut fixed.roles[1], rule.role != Some(Role::Client));
+        let enforced = rule.mode != Mode::Shadow;
+        set(&mut fixed.enforced[0], enforced && rule.role != Some(Role::Server));
+        set(&mut fixed.enforced[1], enforced && rule.role != Some(Role::Client));
         set(&mut fixed.deny, rule.action == Action::Deny);
         set(&mut fixed.shadow, rule.mode == Mode::Shadow);
         set(&mut fixed.log, rule.log);

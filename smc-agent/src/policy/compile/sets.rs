@@ -10,18 +10,31 @@ const LINE_WORDS: usize = 7;
 /// Sets that would fit a line as well leave the rest of the fixed area to larger ones, which have no other place.
 const SMALL_AREA: usize = SET_WORDS / 2;
 
+/// Up to here in the fixed area, sets of local addresses and ports have all words: where each has, a decision reads them
+/// without looking at their summaries.
+const WHOLE_AREA: usize = SET_WORDS / 4;
+
 /// Puts each distinct rule set in one place.
 pub(super) struct SetPool {
+    /// Classes by summary and words that are not 0.
     known: HashMap<Box<[u64]>, u32>,
     words: Vec<u64>,
+    /// Words of rule bitmaps that are in use.
+    in_use: usize,
     open: Option<(u32, usize)>,
     lines_allowed: bool,
 }
 
 impl SetPool {
-    /// A pool with the empty set, whose class is 0.
-    pub(super) fn new() -> Self {
-        Self { known: HashMap::from([(vec![0].into(), 0)]), words: vec![0], open: None, lines_allowed: false }
+    /// A pool with the empty set, whose class is 0, for so many rules.
+    pub(super) fn new(rules: usize) -> Self {
+        Self {
+            known: HashMap::from([(vec![0].into(), 0)]),
+            words: vec![0; 1 + RULE_WORDS],
+            in_use: rules.div_ceil(64).min(RULE_WORDS),
+            open: None,
+            lines_allowed: false,
+        }
     }
 
     /// From now on sets that do not fit the fixed area take part of a line. Only classes of peers may be such, so that all
@@ -45,7 +58,13 @@ impl SetPool {
         }
         let small = self.lines_allowed && key.len() <= LINE_WORDS + 1;
         let limit = if small { SMALL_AREA } else { SET_WORDS };
-        let class = if self.words.len() + key.len() <= limit {
+        let whole_limit = if self.lines_allowed { 0 } else { WHOLE_AREA };
+        let class = if self.words.len() + 1 + self.in_use <= whole_limit {
+            let class = index(self.words.len());
+            self.words.push(all_words(self.in_use));
+            self.words.extend_from_slice(&bits[..self.in_use]);
+            class
+        } else if self.words.len() + key.len() <= limit {
             let class = index(self.words.len());
             self.words.extend_from_slice(&key);
             class
@@ -95,6 +114,11 @@ impl SetPool {
     pub(super) fn words(&self) -> &[u64] {
         &self.words
     }
+}
+
+/// The lowest `words` bits.
+pub(super) fn all_words(words: usize) -> u64 {
+    1u64.checked_shl(index(words)).map_or(u64::MAX, |above| above - 1)
 }
 
 /// An index within the table, all of which are bounded far below 2^29 by the limits on rules and prefixes.

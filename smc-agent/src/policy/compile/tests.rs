@@ -191,45 +191,67 @@ proptest! {
     }
 }
 
-/// Compares a search with the regions that it was written from, at every key, next to it, and at random.
-fn search_agrees(regions: &[tree::Region], root: Root, seed: u64) -> Result<(), TestCaseError> {
+/// Compares a search with the regions that it was written from, at every key, next to it, and at random. `unit` is the
+/// distance of two neighbouring keys, `spare` the room for further roots.
+fn search_agrees(
+    regions: &[tree::Region],
+    root: Root,
+    unit: u64,
+    spare: usize,
+    seed: u64,
+) -> Result<(), TestCaseError> {
     let mut fixed: Box<Fixed> = bytemuck::zeroed_box();
     let mut lines = vec![Line { words: [0; 8] }];
     let mut entries = Vec::new();
-    let (trie, depth) = tree::write(regions, root, &mut entries, &mut lines);
+    let (trie, depth) = tree::write(regions, root, spare, &mut entries, &mut lines);
     prop_assert!(depth <= MAX_DEPTH);
+    prop_assert!(entries.len() <= (1 << root.bits) + spare);
     fixed.tries[PEER_V4] = trie;
     fixed.roots[..entries.len()].copy_from_slice(&entries);
     let table = PolicyTable::new(fixed, lines, 0);
     let keys = regions
         .iter()
-        .flat_map(|region| [region.0, region.0.wrapping_sub(1 << 32), region.0.wrapping_add(1 << 32)]);
+        .flat_map(|region| [region.0, region.0.wrapping_sub(unit), region.0.wrapping_add(unit)]);
     let random = (0..200u64).map(|n| (n + 1).wrapping_mul(seed | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     for key in keys.chain(random) {
-        let key = key & 0xffff_ffff_0000_0000;
-        let address = Address::v4((key >> 32) as u32);
-        let found = smc_agent_common::decide::classify(
-            &table,
-            &table.fixed.tries[PEER_V4],
-            address.high(),
-            address.low(),
-        );
+        let key = key & unit.wrapping_neg();
+        let found = smc_agent_common::decide::classify(&table, &table.fixed.tries[PEER_V4], key, 0);
         let expected = regions[regions.partition_point(|region| region.0 <= key) - 1].1;
         prop_assert_eq!(found, Some(expected), "{:x} {:?}", key, root);
     }
     Ok(())
 }
 
-fn search_regions(most: usize) -> impl Strategy<Value = Vec<tree::Region>> {
+fn regions_at(keys: impl IntoIterator<Item = u64>) -> Vec<tree::Region> {
+    let mut regions = vec![(0, 0)];
+    for (number, key) in keys.into_iter().filter(|key| *key != 0).enumerate() {
+        regions.push((key, sets::index((number + 1) % 50)));
+    }
+    regions
+}
+
+fn regions_v4(most: usize) -> impl Strategy<Value = Vec<tree::Region>> {
     let key =
         prop_oneof![4 => 0x0a00_0000u32..0x0a00_4000, 2 => 0x0a00_0000u32..0x0a10_0000, 1 => any::<u32>()];
-    prop::collection::btree_set(key, 0..most).prop_map(|keys| {
-        let mut regions = vec![(0, 0)];
-        for (number, key) in keys.into_iter().filter(|key| *key != 0).enumerate() {
-            regions.push((u64::from(key) << 32, sets::index((number + 1) % 50)));
-        }
-        regions
-    })
+    prop::collection::btree_set(key, 0..most)
+        .prop_map(|keys| regions_at(keys.into_iter().map(|key| u64::from(key) << 32)))
+}
+
+/// Keys as IPv6 has them: few values of the leading bits, many of those that follow, and stretches that many share.
+fn regions_v6(most: usize) -> impl Strategy<Value = Vec<tree::Region>> {
+    let block = prop_oneof![Just(0x2001u64), Just(0x2a00), Just(0x2a02), Just(0xfd00)];
+    let key = (block, 0u64..4, any::<u64>(), 0u32..64, prop::bool::weighted(0.1)).prop_map(
+        |(block, site, random, length, anything)| {
+            let cut = u64::MAX << length;
+            if anything { random } else { (block << 48 | site << 44 | (random >> 32)) & cut | block << 48 }
+        },
+    );
+    prop::collection::btree_set(key, 0..most).prop_map(regions_at)
+}
+
+/// Room for further roots: none, too little, and plenty.
+fn spare() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(0), 1usize..64, Just(1 << 18)]
 }
 
 proptest! {
@@ -237,12 +259,24 @@ proptest! {
 
     #[test]
     fn searches_find_the_region(
-        regions in prop_oneof![search_regions(40), search_regions(3000)], bits in 0u32..=18, seed in any::<u64>()
+        regions in prop_oneof![regions_v4(40), regions_v4(3000)],
+        bits in 0u32..=18, spare in spare(), seed in any::<u64>()
     ) {
         let root = Root::choose(&regions, true);
-        search_agrees(&regions, root, seed)?;
-        search_agrees(&regions, Root::with_bits(root, bits), seed)?;
-        search_agrees(&regions, Root::with_bits(root, 18), seed)?;
+        for root in [root, root.with_bits(bits), root.with_bits(18)] {
+            search_agrees(&regions, root, 1 << 32, spare, seed)?;
+        }
+    }
+
+    #[test]
+    fn searches_of_long_keys_find_the_region(
+        regions in prop_oneof![regions_v6(40), regions_v6(3000)],
+        bits in 0u32..=18, spare in spare(), seed in any::<u64>()
+    ) {
+        let root = Root::choose(&regions, false);
+        for root in [root, root.with_bits(bits)] {
+            search_agrees(&regions, root, 1, spare, seed)?;
+        }
     }
 }
 

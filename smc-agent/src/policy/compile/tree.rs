@@ -3,8 +3,9 @@
 use super::sets::index;
 use smc_agent_common::Line;
 use smc_agent_common::table::{
-    FULL_KEYS, FULL_VALUES, KIND_LEAF, KIND_LEAF_LOW, KIND_NODE, KIND_SHIFT, LINE_SHIFT_WORD, NARROW_KEYS,
-    NARROW_VALUES, NODE_CHILD_WORD, NODE_KEY_WORDS, NODE_MASK_SHIFT, Trie,
+    BRANCH_BITS_SHIFT, FULL_KEYS, FULL_VALUES, KIND_BRANCH, KIND_LEAF, KIND_LEAF_LOW, KIND_NODE, KIND_SHIFT,
+    LINE_SHIFT_WORD, MAX_BRANCHES, NARROW_KEYS, NARROW_VALUES, NODE_CHILD_WORD, NODE_KEY_WORDS,
+    NODE_MASK_SHIFT, Trie,
 };
 
 /// From this key on, up to the next one, this value holds.
@@ -12,8 +13,11 @@ pub(super) type Region = (u64, u32);
 
 /// A root of this many leading bits (and more) lets the lines of IPv4 be narrow: the rest of a key has 14 bits.
 const NARROW_ROOT: u32 = 18;
-/// The largest root.
+/// The largest first root of IPv4: what follows is narrow.
 const MAX_ROOT: u32 = 18;
+/// The largest first root of IPv6. The leading bits of real addresses take few values: a small root tells them apart, and
+/// further roots begin where each of them divides.
+const MAX_ROOT_V6: u32 = 12;
 
 /// How lines are cut.
 #[derive(Clone, Copy)]
@@ -90,7 +94,8 @@ impl Root {
         };
         // About four regions for each entry: a small table has a small root, which stays in the processor's cache.
         let wanted = (usize::BITS - regions.len().leading_zeros()).saturating_sub(2);
-        let bits = wanted.min(MAX_ROOT).min(key_bits - skip);
+        let most = if v4 { MAX_ROOT } else { MAX_ROOT_V6 };
+        let bits = wanted.min(most).min(key_bits - skip);
         Self { skip, bits, v4 }
     }
 
@@ -115,10 +120,12 @@ fn is_class(value: u32) -> bool {
     value >> KIND_SHIFT < KIND_LEAF
 }
 
-/// Writes the search for `regions` (the first begins at key 0). The number is that of the lines which it reads at most.
+/// Writes the search for `regions` (the first begins at key 0), with at most `spare` entries of further roots. The number
+/// is that of the lines which it reads at most.
 pub(super) fn write(
     regions: &[Region],
     root: Root,
+    spare: usize,
     roots: &mut Vec<u32>,
     lines: &mut Vec<Line>,
 ) -> (Trie, usize) {
@@ -127,35 +134,11 @@ pub(super) fn write(
     let prefix_mask = u64::MAX.checked_shl(64 - root.skip).unwrap_or(0);
     let prefix = regions.last().map_or(0, |region| region.0) & prefix_mask;
     let outside = regions.first().map_or(0, |region| region.1);
-    let first_entry = index(roots.len());
     let mut writer = Writer { shape, lines, depth: 1 };
-    let mut open = Open::default();
-    let mut current = outside;
     // Regions whose key lies before the prefix do not exist, except the first.
-    let mut rest = regions.get(1..).unwrap_or_default();
-    for entry in 0..1u64 << root.bits {
-        let start = if shift >= 64 { 0 } else { prefix | (entry << shift) };
-        let last = if shift >= 64 { u64::MAX } else { start | ((1 << shift) - 1) };
-        if let [(key, value), later @ ..] = rest
-            && *key == start
-        {
-            current = *value;
-            rest = later;
-        }
-        let count = rest.partition_point_near(last);
-        let (inner, later) = rest.split_at(count);
-        rest = later;
-        let value = match inner {
-            [] => current,
-            [.., end] => {
-                let value = writer.entry(start, current, inner, &mut open);
-                current = end.1;
-                value
-            }
-        };
-        roots.push(value);
-    }
-    writer.close(&mut open);
+    let rest = regions.get(1..).unwrap_or_default();
+    let span = Span { start: prefix, shift, bits: root.bits, initial: outside, regions: rest };
+    let first_entry = writer.root(span, roots, spare, MAX_BRANCHES);
     let depth = writer.depth;
     let trie = Trie {
         prefix,
@@ -163,7 +146,7 @@ pub(super) fn write(
         lanes_high: shape.lanes_low() << (shape.lane_bits - 1),
         lanes_low: shape.lanes_low(),
         limit: shape.limit(),
-        shift: shift.min(63),
+        shift,
         index_mask: index((1 << root.bits) - 1),
         root: first_entry,
         outside,
@@ -171,6 +154,75 @@ pub(super) fn write(
         narrow: u32::from(shape.narrow),
     };
     (trie, depth)
+}
+
+/// A part of the key space that a root divides into equal entries.
+#[derive(Clone, Copy)]
+struct Span<'a> {
+    /// The first key.
+    start: u64,
+    /// Bits of the key below those that the root takes; 64 if it takes none.
+    shift: u32,
+    /// The root has 2 to the power of `bits` entries.
+    bits: u32,
+    /// The value at the first key, unless a region begins there.
+    initial: u32,
+    /// The regions that begin in it.
+    regions: &'a [Region],
+}
+
+/// One entry of a root.
+struct Entry<'a> {
+    start: u64,
+    /// The value at `start`.
+    initial: u32,
+    /// The regions that begin behind `start`.
+    regions: &'a [Region],
+}
+
+impl<'a> Span<'a> {
+    fn entries(self) -> impl Iterator<Item = Entry<'a>> {
+        let Self { start: first, shift, bits, mut initial, regions: mut rest } = self;
+        (0..1u64 << bits).map(move |entry| {
+            let start = if shift >= 64 { first } else { first | (entry << shift) };
+            let last = if shift >= 64 { u64::MAX } else { start | ((1 << shift) - 1) };
+            if let [(key, value), later @ ..] = rest
+                && *key == start
+            {
+                initial = *value;
+                rest = later;
+            }
+            let (regions, later) = rest.split_at(rest.partition_point_near(last));
+            rest = later;
+            let entry = Entry { start, initial, regions };
+            initial = regions.last().map_or(initial, |region| region.1);
+            entry
+        })
+    }
+}
+
+/// How many bits a further root is to take that begins below `shift` and has at most `most` entries; 0 if none is worth it.
+fn branch_bits(regions: &[Region], shift: u32, most: usize, shape: Shape) -> u32 {
+    let fit = |count: usize| count.checked_ilog2().unwrap_or(0);
+    let most = fit(most).min(shift);
+    // Two entries for what one leaf holds: neighbours share leaves that are not full.
+    let wanted = fit((regions.len() * 2 / shape.leaf_keys).max(2)).min(most);
+    // By how many bits neighbours agree: that many more make two entries of one.
+    let mut divides = [0usize; 64];
+    for pair in regions.windows(2) {
+        let common = ((pair[0].0 ^ pair[1].0).leading_zeros() + shift).saturating_sub(64);
+        divides[(common & 63) as usize] += 1;
+    }
+    let used = |bits: u32| 1 + divides[..bits as usize].iter().sum::<usize>();
+    // The most entries of which at least every fourth is in use.
+    if let Some(bits) = (1..=wanted).rev().find(|bits| used(*bits) > 1 && used(*bits) * 4 >= 1 << bits) {
+        return bits;
+    }
+    // All keys have some bits in common: past them, if most of the room is left for what follows.
+    (1..=most)
+        .find(|bits| used(*bits) > 1)
+        .filter(|bits| bits + 2 <= most)
+        .map_or(0, |bits| bits.max(most - 2).min(bits + 3))
 }
 
 /// Writes a search within the trailing half of addresses; `regions` begin at key 0. The result is the value that stands
@@ -224,29 +276,69 @@ impl Writer<'_> {
         first
     }
 
-    /// The value of a root entry that begins at `start` with `initial` and has `inner` regions.
-    fn entry(&mut self, start: u64, initial: u32, inner: &[Region], open: &mut Open) -> u32 {
+    /// Writes a root, with `spare` entries and `branches` levels for further ones below it. Returns the place of its first
+    /// entry.
+    fn root(&mut self, span: Span<'_>, roots: &mut Vec<u32>, spare: usize, branches: usize) -> u32 {
+        let first = roots.len();
+        roots.resize(first + (1 << span.bits), 0);
+        // What is spare goes to those entries that one leaf is too small for, by the number of their regions.
+        let shape = self.shape;
+        let crowded = |entry: &Entry<'_>| {
+            if shape.leaf_shift(entry.regions).is_some() { 0 } else { entry.regions.len() }
+        };
+        let mut crowd: usize = span.entries().map(|entry| crowded(&entry)).sum();
+        let mut spare = spare;
+        let mut open = Open::default();
+        for (number, entry) in span.entries().enumerate() {
+            let inner = entry.regions;
+            let crowded = crowded(&entry);
+            roots[first + number] = if inner.is_empty() {
+                entry.initial
+            } else if let Some(value) = self.shared_leaf(&entry, &mut open) {
+                value
+            } else {
+                let share = spare * crowded / crowd.max(1);
+                let bits = if branches == 0 { 0 } else { branch_bits(inner, span.shift, share, shape) };
+                if bits == 0 {
+                    self.tree(entry.initial, inner)
+                } else {
+                    let shift = span.shift - bits;
+                    let below =
+                        Span { start: entry.start, shift, bits, initial: entry.initial, regions: inner };
+                    let before = roots.len();
+                    let place = self.root(below, roots, share - (1 << bits), branches - 1);
+                    spare -= roots.len() - before;
+                    (KIND_BRANCH << KIND_SHIFT) | (bits << BRANCH_BITS_SHIFT) | place
+                }
+            };
+            crowd -= crowded;
+        }
+        self.close(&mut open);
+        index(first)
+    }
+
+    /// The value of a root's entry whose regions fit a leaf, which its neighbours may share.
+    fn shared_leaf(&mut self, entry: &Entry<'_>, open: &mut Open) -> Option<u32> {
+        let inner = entry.regions;
         if let Some(line) = open.line {
             let before = open.regions.len();
             let last = open.regions.last().map_or(open.initial, |region| region.1);
-            if last != initial {
-                open.regions.push((start, initial));
+            if last != entry.initial {
+                open.regions.push((entry.start, entry.initial));
             }
             open.regions.extend_from_slice(inner);
             if self.shape.leaf_shift(&open.regions).is_some() {
-                return (KIND_LEAF << KIND_SHIFT) | index(line);
+                return Some((KIND_LEAF << KIND_SHIFT) | index(line));
             }
             open.regions.truncate(before);
             self.close(open);
         }
-        if self.shape.leaf_shift(inner).is_none() {
-            return self.tree(initial, inner);
-        }
+        self.shape.leaf_shift(inner)?;
         let line = self.allocate(1);
         open.line = Some(line);
-        open.initial = initial;
+        open.initial = entry.initial;
         open.regions.extend_from_slice(inner);
-        (KIND_LEAF << KIND_SHIFT) | index(line)
+        Some((KIND_LEAF << KIND_SHIFT) | index(line))
     }
 
     fn close(&mut self, open: &mut Open) {
