@@ -7,9 +7,10 @@
 use crate::flow::{Address, Family, Flow};
 use crate::table::{
     BRANCH_BITS_SHIFT, FLAG_DEFAULT_DENY, FLAG_LOCAL, FLAG_PORT, FULL_VALUES, Fixed, INDEX_MASK, KIND_BRANCH,
-    KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE, KIND_NODE_LOW, KIND_SET, KIND_SHIFT, LAYOUT,
-    LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_BRANCHES, MAX_DEPTH, NARROW_VALUES, NODE_CHILD_WORD,
-    NODE_MASK_SHIFT, PEER_V4, PORT, PORTS, ROOT_ENTRIES, RULE_DEFAULT, RULE_WORDS, SET_WORDS, Trie,
+    KIND_LEAF, KIND_LEAF_LOW, KIND_LINE_SET, KIND_NODE, KIND_NODE_LOW, KIND_SET, KIND_SHIFT, KIND_SHORT,
+    LAYOUT, LINE_SHIFT_WORD, LOCAL_V4, Line, MAGIC, MAX_BRANCHES, MAX_DEPTH, NARROW_VALUES, NODE_CHILD_WORD,
+    NODE_MASK_SHIFT, PEER_V4, PORT, PORTS, ROOT_ENTRIES, RULE_DEFAULT, RULE_WORDS, SET_WORDS, SHORT_KEYS,
+    Trie,
 };
 
 /// What is to happen with SMC on a connection.
@@ -144,6 +145,23 @@ fn reached(key: u64, bound: u64) -> usize {
     borrow ^ 1
 }
 
+/// The value for `key` in a short leaf.
+#[inline(always)]
+fn short_leaf(line: &Line, key: u64) -> u32 {
+    let halves = line.halves();
+    let offset = (key >> (halves[LINE_SHIFT_WORD] & 63)) & 0xffff_ffff;
+    // The borrow of a subtraction, as in `reached`.
+    let below = |key: u32| (offset.wrapping_sub(u64::from(key)) >> 63) as usize;
+    let below = below(halves[0])
+        + below(halves[1])
+        + below(halves[2])
+        + below(halves[3])
+        + below(halves[4])
+        + below(halves[5])
+        + below(halves[6]);
+    halves[(2 * SHORT_KEYS).wrapping_sub(below) & 15]
+}
+
 /// Finds the class of an address, given as [`Address::high`] and [`Address::low`]: the rules that it satisfies in one
 /// dimension. The first part of [`decide()`].
 #[inline(always)]
@@ -167,12 +185,16 @@ pub fn classify<R: TableReader>(table: &R, trie: &Trie, high: u64, low: u64) -> 
         let index = (key >> (shift & 63)) as u32 & ((1 << (bits & 31)) - 1);
         value = roots[(value.wrapping_add(index) as usize) & (ROOT_ENTRIES - 1)];
     }
+    // Only roots lead to short leaves: here, the verifier follows one.
+    if value >> KIND_SHIFT == KIND_SHORT {
+        value = short_leaf(table.line(value & INDEX_MASK)?, key);
+    }
     for _ in 0..MAX_DEPTH {
         let kind = value >> KIND_SHIFT;
         if kind < KIND_LEAF {
             return Some(value);
         }
-        if kind > KIND_NODE_LOW {
+        if kind == KIND_SHORT || kind == KIND_BRANCH {
             return None;
         }
         let line = table.line(value & INDEX_MASK)?;

@@ -14,6 +14,8 @@
 //! - *narrow leaf*: word 0 is the base, words 1 and 2 hold 8 keys in lanes of 15 bits, 9 values follow. IPv4 with a root of
 //!   2^18 entries has such leaves: 9 regions in 64 bytes.
 //! - *full leaf*: words 0 to 4 hold 5 keys of 64 bits, 6 values follow.
+//! - *short leaf*: 7 keys of 32 bits, 8 values, and the shift that brings a key to 32 bits; the bits above those all keys
+//!   that come here have in common.
 //!
 //! # Values
 //! The upper three bits are the kind (`KIND_*`), the rest is an index.
@@ -49,13 +51,15 @@ pub const KIND_LINE_SET: u32 = 1;
 pub const KIND_LEAF: u32 = 2;
 /// Search: a node. A child of a node is a leaf or a node: one of these two kinds, which differ in the lowest bit.
 pub const KIND_NODE: u32 = 3;
+/// Search: a short leaf.
+pub const KIND_SHORT: u32 = 4;
 /// As [`KIND_LEAF`], and from here on the key is the trailing half of the address.
-pub const KIND_LEAF_LOW: u32 = 4;
+pub const KIND_LEAF_LOW: u32 = 5;
 /// As [`KIND_NODE`], and from here on the key is the trailing half of the address.
-pub const KIND_NODE_LOW: u32 = 5;
+pub const KIND_NODE_LOW: u32 = 6;
 /// Search: a further root. The index has its first entry in [`Fixed::roots`] and, from [`BRANCH_BITS_SHIFT`] on, how many
 /// bits of the key it takes.
-pub const KIND_BRANCH: u32 = 6;
+pub const KIND_BRANCH: u32 = 7;
 /// In a value of kind [`KIND_BRANCH`], where the number of bits stands.
 pub const BRANCH_BITS_SHIFT: u32 = 24;
 /// Further roots that one search passes at most.
@@ -65,7 +69,7 @@ pub const MAX_BRANCHES: usize = 3;
 /// about 9; the compiler refuses what needs more than this.
 pub const MAX_DEPTH: usize = 12;
 
-/// 32-bit word of a node or a narrow leaf that holds, in the lower 6 bits, the shift of its keys.
+/// 32-bit word of a node, a narrow or a short leaf that holds, in the lower 6 bits, the shift of its keys.
 pub const LINE_SHIFT_WORD: usize = 15;
 /// In that word of a node, bit `NODE_MASK_SHIFT + i` says that child `i` is a node.
 pub const NODE_MASK_SHIFT: u32 = 6;
@@ -79,6 +83,8 @@ pub const NARROW_KEYS: usize = 8;
 pub const FULL_VALUES: usize = 10;
 /// Keys of a full leaf.
 pub const FULL_KEYS: usize = 5;
+/// Keys of a short leaf, at its beginning; the values follow.
+pub const SHORT_KEYS: usize = 7;
 /// 64-bit words of keys in a node.
 pub const NODE_KEY_WORDS: usize = 6;
 

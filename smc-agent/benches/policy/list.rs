@@ -94,10 +94,14 @@ pub(crate) fn peers(prefixes: &[Prefix], count: usize) -> Vec<IpAddr> {
         peers.push(match hit {
             _ if number % 2 == 0 => hit,
             IpAddr::V4(_) => IpAddr::V4(random.word().into()),
-            IpAddr::V6(_) => {
-                let any = u128::from(random.next()) << 64 | u128::from(random.next());
-                IpAddr::V6((any >> 3 | 1 << 125).into())
-            }
+            // Within the blocks that registries give out: no peer has another address.
+            IpAddr::V6(_) => match prefix_v6(&mut random) {
+                Prefix::V6(bits, _) => {
+                    let any = u128::from(random.next()) << 64 | u128::from(random.next());
+                    IpAddr::V6((bits >> 112 << 112 | any >> 16).into())
+                }
+                Prefix::V4(..) => hit,
+            },
         });
     }
     peers

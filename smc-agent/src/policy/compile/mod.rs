@@ -112,10 +112,10 @@ pub fn compile(policy: &Policy, generation: u64, limits: &Limits) -> Result<Poli
     let mut to_come: usize = searches.iter().map(|(regions, _)| regions.len()).sum();
     let mut entries = Vec::with_capacity(ROOT_ENTRIES);
     for ((trie, (regions, low_depth)), root) in fixed.tries.iter_mut().zip(searches).zip(roots) {
-        let share = (spare as u64 * regions.len() as u64 / to_come.max(1) as u64) as usize;
+        let quota = spare * regions.len() / to_come.max(1);
         let before = entries.len();
         let depth;
-        (*trie, depth) = tree::write(&regions, root, share, &mut entries, &mut lines);
+        (*trie, depth) = tree::write(&regions, root, quota, &mut entries, &mut lines);
         spare -= entries.len() - before - (1 << root.bits);
         to_come -= regions.len();
         let depth = depth + low_depth;

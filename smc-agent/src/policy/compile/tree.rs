@@ -4,8 +4,8 @@ use super::sets::index;
 use smc_agent_common::Line;
 use smc_agent_common::table::{
     BRANCH_BITS_SHIFT, FULL_KEYS, FULL_VALUES, KIND_BRANCH, KIND_LEAF, KIND_LEAF_LOW, KIND_NODE, KIND_SHIFT,
-    LINE_SHIFT_WORD, MAX_BRANCHES, NARROW_KEYS, NARROW_VALUES, NODE_CHILD_WORD, NODE_KEY_WORDS,
-    NODE_MASK_SHIFT, Trie,
+    KIND_SHORT, LINE_SHIFT_WORD, MAX_BRANCHES, NARROW_KEYS, NARROW_VALUES, NODE_CHILD_WORD, NODE_KEY_WORDS,
+    NODE_MASK_SHIFT, SHORT_KEYS, Trie,
 };
 
 /// From this key on, up to the next one, this value holds.
@@ -54,7 +54,15 @@ impl Shape {
         leaf.saturating_mul((self.node_keys() + 1).saturating_pow(height - 1))
     }
 
-    /// Whether one leaf can hold keys from `first` to `last`, and the shift that it then has.
+    /// The kind of leaf that a root's entry of these regions can lead to, if there is one.
+    fn root_leaf(self, regions: &[Region], first: u64, last: u64) -> Option<u32> {
+        if !self.narrow && short_shift(regions, first, last).is_some() {
+            return Some(KIND_SHORT);
+        }
+        self.leaf_shift(regions).map(|_| KIND_LEAF)
+    }
+
+    /// Whether one leaf can hold these regions, and the shift that it then has.
     fn leaf_shift(self, regions: &[Region]) -> Option<u32> {
         if regions.len() > self.leaf_keys {
             return None;
@@ -67,6 +75,14 @@ impl Shape {
             regions[1..].iter().map(|region| (region.0 - first.0).trailing_zeros()).min().unwrap_or(0);
         ((last.0 - first.0) >> shift < self.limit()).then_some(shift)
     }
+}
+
+/// Whether one short leaf can hold these regions for all keys from `first` to `last`, and the shift that it then has.
+fn short_shift(regions: &[Region], first: u64, last: u64) -> Option<u32> {
+    let differ = 64 - (first ^ last).leading_zeros();
+    let shift = differ.saturating_sub(32);
+    let exact = regions.iter().all(|region| region.0.trailing_zeros() >= shift);
+    (regions.len() <= SHORT_KEYS && exact).then_some(shift)
 }
 
 /// What the root of a family is to be.
@@ -173,7 +189,10 @@ struct Span<'a> {
 
 /// One entry of a root.
 struct Entry<'a> {
+    /// The first key.
     start: u64,
+    /// The last key.
+    last: u64,
     /// The value at `start`.
     initial: u32,
     /// The regions that begin behind `start`.
@@ -194,7 +213,7 @@ impl<'a> Span<'a> {
             }
             let (regions, later) = rest.split_at(rest.partition_point_near(last));
             rest = later;
-            let entry = Entry { start, initial, regions };
+            let entry = Entry { start, last, initial, regions };
             initial = regions.last().map_or(initial, |region| region.1);
             entry
         })
@@ -206,7 +225,8 @@ fn branch_bits(regions: &[Region], shift: u32, most: usize, shape: Shape) -> u32
     let fit = |count: usize| count.checked_ilog2().unwrap_or(0);
     let most = fit(most).min(shift);
     // Two entries for what one leaf holds: neighbours share leaves that are not full.
-    let wanted = fit((regions.len() * 2 / shape.leaf_keys).max(2)).min(most);
+    let leaf_keys = if shape.narrow { NARROW_KEYS } else { SHORT_KEYS };
+    let wanted = fit((regions.len() * 2 / leaf_keys).max(2)).min(most);
     // By how many bits neighbours agree: that many more make two entries of one.
     let mut divides = [0usize; 64];
     for pair in regions.windows(2) {
@@ -254,10 +274,16 @@ impl Near for [Region] {
     }
 }
 
-/// A leaf that several neighbouring entries of the root share.
-#[derive(Default)]
+/// A leaf that several neighbouring entries of a root share.
 struct Open {
-    line: Option<usize>,
+    line: usize,
+    /// Its kind, short or not.
+    kind: u32,
+    /// The first key of the first entry.
+    start: u64,
+    /// The last key of the last entry.
+    last: u64,
+    /// The value at `start`.
     initial: u32,
     regions: Vec<Region>,
 }
@@ -284,11 +310,12 @@ impl Writer<'_> {
         // What is spare goes to those entries that one leaf is too small for, by the number of their regions.
         let shape = self.shape;
         let crowded = |entry: &Entry<'_>| {
-            if shape.leaf_shift(entry.regions).is_some() { 0 } else { entry.regions.len() }
+            let fits = shape.root_leaf(entry.regions, entry.start, entry.last).is_some();
+            if fits { 0 } else { entry.regions.len() }
         };
         let mut crowd: usize = span.entries().map(|entry| crowded(&entry)).sum();
         let mut spare = spare;
-        let mut open = Open::default();
+        let mut open = None;
         for (number, entry) in span.entries().enumerate() {
             let inner = entry.regions;
             let crowded = crowded(&entry);
@@ -297,8 +324,8 @@ impl Writer<'_> {
             } else if let Some(value) = self.shared_leaf(&entry, &mut open) {
                 value
             } else {
-                let share = spare * crowded / crowd.max(1);
-                let bits = if branches == 0 { 0 } else { branch_bits(inner, span.shift, share, shape) };
+                let quota = spare * crowded / crowd.max(1);
+                let bits = if branches == 0 { 0 } else { branch_bits(inner, span.shift, quota, shape) };
                 if bits == 0 {
                     self.tree(entry.initial, inner)
                 } else {
@@ -306,46 +333,72 @@ impl Writer<'_> {
                     let below =
                         Span { start: entry.start, shift, bits, initial: entry.initial, regions: inner };
                     let before = roots.len();
-                    let place = self.root(below, roots, share - (1 << bits), branches - 1);
+                    let place = self.root(below, roots, quota - (1 << bits), branches - 1);
                     spare -= roots.len() - before;
                     (KIND_BRANCH << KIND_SHIFT) | (bits << BRANCH_BITS_SHIFT) | place
                 }
             };
             crowd -= crowded;
         }
-        self.close(&mut open);
+        self.close(open);
         index(first)
     }
 
     /// The value of a root's entry whose regions fit a leaf, which its neighbours may share.
-    fn shared_leaf(&mut self, entry: &Entry<'_>, open: &mut Open) -> Option<u32> {
-        let inner = entry.regions;
-        if let Some(line) = open.line {
+    fn shared_leaf(&mut self, entry: &Entry<'_>, shared: &mut Option<Open>) -> Option<u32> {
+        let value = |open: &Open| (open.kind << KIND_SHIFT) | index(open.line);
+        if let Some(mut open) = shared.take() {
             let before = open.regions.len();
-            let last = open.regions.last().map_or(open.initial, |region| region.1);
-            if last != entry.initial {
+            if open.regions.last().map_or(open.initial, |region| region.1) != entry.initial {
                 open.regions.push((entry.start, entry.initial));
             }
-            open.regions.extend_from_slice(inner);
-            if self.shape.leaf_shift(&open.regions).is_some() {
-                return Some((KIND_LEAF << KIND_SHIFT) | index(line));
+            open.regions.extend_from_slice(entry.regions);
+            let fits = if open.kind == KIND_SHORT {
+                short_shift(&open.regions, open.start, entry.last).is_some()
+            } else {
+                self.shape.leaf_shift(&open.regions).is_some()
+            };
+            if fits {
+                open.last = entry.last;
+                return Some(value(shared.insert(open)));
             }
             open.regions.truncate(before);
-            self.close(open);
+            self.close(Some(open));
         }
-        self.shape.leaf_shift(inner)?;
-        let line = self.allocate(1);
-        open.line = Some(line);
-        open.initial = entry.initial;
-        open.regions.extend_from_slice(inner);
-        Some((KIND_LEAF << KIND_SHIFT) | index(line))
+        let kind = self.shape.root_leaf(entry.regions, entry.start, entry.last)?;
+        let open = Open {
+            line: self.allocate(1),
+            kind,
+            start: entry.start,
+            last: entry.last,
+            initial: entry.initial,
+            regions: entry.regions.to_vec(),
+        };
+        Some(value(shared.insert(open)))
     }
 
-    fn close(&mut self, open: &mut Open) {
-        if let Some(line) = open.line.take() {
-            self.leaf(line, open.initial, &open.regions);
-            open.regions.clear();
+    fn close(&mut self, open: Option<Open>) {
+        let Some(Open { line, kind, start, last, initial, regions }) = open else { return };
+        match short_shift(&regions, start, last).filter(|_| kind == KIND_SHORT) {
+            Some(shift) => self.short_leaf(line, shift, initial, &regions),
+            None => self.leaf(line, initial, &regions),
         }
+    }
+
+    fn short_leaf(&mut self, line: usize, shift: u32, initial: u32, regions: &[Region]) {
+        let last = regions.last().map_or(initial, |region| region.1);
+        // A key that is not used is passed by the last address only, whose value is the last one too.
+        let mut halves = [u32::MAX; 16];
+        halves[SHORT_KEYS..LINE_SHIFT_WORD].fill(last);
+        halves[SHORT_KEYS] = initial;
+        for (number, (key, value)) in regions.iter().enumerate() {
+            #[expect(clippy::cast_possible_truncation, reason = "what is cut all keys have in common")]
+            let low = (key >> shift) as u32;
+            halves[number] = low;
+            halves[SHORT_KEYS + 1 + number] = *value;
+        }
+        halves[LINE_SHIFT_WORD] = shift;
+        self.lines[line] = bytemuck::cast(halves);
     }
 
     /// Writes a tree and gives the value that stands for it.
