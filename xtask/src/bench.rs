@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use lexopt::prelude::*;
 
 use crate::build::{self, Bpf};
-use crate::cargo;
+use crate::{cargo, setup};
 
 const HELP: &str = "\
 Measures smc-agent in the running kernel. Needs root, and the BPF side built from source.
@@ -37,6 +37,7 @@ pub(crate) fn main(mut args: lexopt::Parser) -> Result<bool> {
     if !matches!(output.as_str(), "text" | "json") {
         bail!("-o takes text or json, not `{output}`");
     }
+    setup::ensure_bench_tools()?;
     let mut command = cargo::cargo()?;
     command.args(["bench", "--locked", "-p", "smc-agent", "--bench", "policy"]);
     if quick {

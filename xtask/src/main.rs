@@ -9,6 +9,7 @@ mod cargo;
 mod debver;
 mod demo;
 mod elf;
+mod fuzz;
 mod kernel;
 mod setup;
 mod suite;
@@ -33,6 +34,7 @@ Usage: cargo xtask TASK [--help]
   vm       boot a kernel with real SMC and run a command or a shell in it
   test     everything that has to hold, with one line of totals
   bench    the figures of docs/benchmarks.md
+  fuzz     the fuzz targets, each for a while
   demo     the agent at work on real SMC, in a VM";
 
 fn main() -> ExitCode {
@@ -57,6 +59,7 @@ fn tasks() -> Result<i32> {
         "build" => build::main(args).map(|()| 0)?,
         "bpf" => code(bpf::main(args)?),
         "bench" => code(bench::main(args)?),
+        "fuzz" => code(fuzz::main(args)?),
         "test" => code(suite::main(args)?),
         "demo" => demo::main(args)?,
         "kernel" => kernel::main(args).map(|()| 0)?,

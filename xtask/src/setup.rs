@@ -63,6 +63,11 @@ const KERNEL_TOOLS: [Tool; 9] = [
 const KERNEL_LIBRARIES: [(&str, &str); 2] =
     [("libelf-dev", "libelf.h"), ("libssl-dev", "openssl/opensslv.h")];
 
+const BENCH_TOOLS: [Tool; 2] = [
+    tool("ipset", &["ipset"], "loads the same list, to compare"),
+    tool("nftables", &["nft"], "loads the same list, to compare"),
+];
+
 fn missing(tools: &'static [Tool]) -> Vec<&'static Tool> {
     tools.iter().filter(|tool| !present(tool)).collect()
 }
@@ -117,7 +122,16 @@ fn install(packages: &[&str]) -> Result<()> {
 
 /// Makes sure that VMs can run.
 pub(crate) fn ensure_vm_tools() -> Result<()> {
-    let absent = missing(&VM_TOOLS);
+    ensure(&VM_TOOLS)
+}
+
+/// Makes sure that benchmarks have what they compare with.
+pub(crate) fn ensure_bench_tools() -> Result<()> {
+    ensure(&BENCH_TOOLS)
+}
+
+fn ensure(tools: &'static [Tool]) -> Result<()> {
+    let absent = missing(tools);
     if absent.is_empty() {
         return Ok(());
     }

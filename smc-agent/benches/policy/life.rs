@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use smc_agent::policy::{Limits, compile, load};
+use smc_agent::policy::{Limits, Prefix, compile, load};
 
 use crate::{
     list,
@@ -23,7 +23,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The steps from a list as text to a table in force.
+/// The steps from a list as text to a table in force, and what the tools for packet filters take for the same list.
 pub(crate) fn text_to_table(report: &mut Report, effort: Effort) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let path = set_policy(folder.path(), &list::list(effort.prefixes, false))?;
@@ -51,7 +51,49 @@ pub(crate) fn text_to_table(report: &mut Report, effort: Effort) -> Result<()> {
     report.figure(&name("write"), write, "ms");
     report.at_most(&name("swap"), swap, "ms", Some(50.0));
     report.at_most(&name("text to in force"), whole, "ms", Some(1500.0));
+    for (tool, arguments, text) in [
+        ("ipset", &["restore", "-exist", "-file"][..], ipset_text as fn(&[Prefix]) -> String),
+        ("nft", &["-f"], nft_text),
+    ] {
+        let file = folder.path().join(tool);
+        fs::write(&file, text(&list::list(effort.prefixes, false)))?;
+        let took = in_own_network(tool, arguments, &file)?;
+        report.figure(&name(&format!("{tool}, the same list")), ms(took), "ms");
+        report.at_least(&name(&format!("faster than {tool}")), ms(took) / whole, "x", Some(1.0));
+    }
     Ok(())
+}
+
+fn ipset_text(prefixes: &[Prefix]) -> String {
+    let mut text = format!("create list hash:net family inet maxelem {}\n", prefixes.len());
+    for prefix in prefixes {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "add list {prefix}");
+    }
+    text
+}
+
+fn nft_text(prefixes: &[Prefix]) -> String {
+    let mut text =
+        "table inet bench {\n set peers {\n type ipv4_addr\n flags interval\n auto-merge\n elements = {\n"
+            .to_owned();
+    for prefix in prefixes {
+        let _ = writeln!(text, "{prefix},");
+    }
+    text + "}\n}\n}\n"
+}
+
+/// How long a program takes to put a list into a network namespace of its own.
+fn in_own_network(program: &str, arguments: &[&str], file: &Path) -> Result<Duration> {
+    let mut command = Command::new("unshare");
+    command.args(["--net", program]).args(arguments).arg(file);
+    let start = Instant::now();
+    let output = command.stdin(Stdio::null()).output()?;
+    let took = start.elapsed();
+    if !output.status.success() {
+        bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(took)
 }
 
 /// An agent that enforces, and how long that took.

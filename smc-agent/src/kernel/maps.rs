@@ -87,7 +87,7 @@ pub struct Installed {
 }
 
 /// What a table takes in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct TableSize {
     /// Bytes.
     pub memory: usize,

@@ -3,6 +3,7 @@
 use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Failure, Output, print, print_json, running::Running};
@@ -23,28 +24,41 @@ pub(in crate::cli) struct Arguments {
 }
 
 /// The policy that runs.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RunningPolicy")]
 struct Shown {
+    /// Version of this form.
     version: u32,
+    /// Counts up with every policy that comes into force.
     generation: u64,
+    /// The files and folders that it was read from.
     sources: Vec<PathBuf>,
     /// Whether the sources still say what runs; only then is known what each rule asks.
     current: bool,
+    /// `allow` or `deny`: what becomes of flows that no rule matches.
     default: String,
+    /// How many flows no rule decided.
     default_hits: u64,
     /// What the table takes in the kernel; null where its maps may not be opened.
     table: Option<TableSize>,
+    /// The rules, in order.
     rules: Vec<ShownRule>,
     /// Null if the sources say something else by now.
     sets: Option<Vec<SetOutline>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RunningRule")]
 struct ShownRule {
+    /// Its name.
     name: String,
+    /// `allow` or `deny`.
     action: String,
+    /// How many flows it decided, or would have in shadow mode.
     hits: u64,
+    /// The file that it stands in.
     file: Option<PathBuf>,
+    /// The line there, from 1 on.
     line: Option<u32>,
     /// What the rule asks; null if the sources say something else by now.
     asks: Option<RuleOutline>,
@@ -164,6 +178,17 @@ mod tests {
         let running = Running::for_test(status, record);
         let outline = current.then(|| policy::outline(&policy, !terse));
         shown(running, Some(TableSize { memory: 3_461_120, rules: 2, lines: 1 }), outline)
+    }
+
+    #[test]
+    fn the_checked_in_schema_is_that_of_the_type() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schema/policy-show.schema.json");
+        let text = serde_json::to_string_pretty(&schemars::schema_for!(Shown)).unwrap() + "\n";
+        if std::env::var_os("UPDATE_SCHEMA").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(checked_in, text, "run this test with UPDATE_SCHEMA=1");
     }
 
     #[test]
