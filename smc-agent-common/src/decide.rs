@@ -381,7 +381,9 @@ pub fn first_match<R: TableReader>(flow: &Classified, table: &R) -> Option<Decis
         let deny = fixed.header.flags & FLAG_DEFAULT_DENY != 0;
         return Some(Decision { verdict: verdict(deny), rule: RULE_DEFAULT, log: false });
     };
-    let place = (word & 63) as usize;
+    // Where the compiler knows the bound it leaves the mask out, and 6.12's verifier does not know it any more.
+    let word = opaque(word) & 63;
+    let place = word as usize;
     Some(Decision {
         verdict: verdict(fixed.deny[place] & bit != 0),
         rule: rule_number(word, bit),
