@@ -149,8 +149,8 @@ fn reached(key: u64, bound: u64) -> usize {
 #[inline(always)]
 fn short_leaf(line: &Line, key: u64) -> u32 {
     let halves = line.halves();
-    let offset = (key >> (halves[LINE_SHIFT_WORD] & 63)) & 0xffff_ffff;
-    // The borrow of a subtraction, as in `reached`.
+    // The borrow of a subtraction, as in `reached`. A compiler that knew of the upper half would compare.
+    let offset = opaque((key >> (halves[LINE_SHIFT_WORD] & 63)) & 0xffff_ffff);
     let below = |key: u32| (offset.wrapping_sub(u64::from(key)) >> 63) as usize;
     let below = below(halves[0])
         + below(halves[1])
@@ -159,7 +159,7 @@ fn short_leaf(line: &Line, key: u64) -> u32 {
         + below(halves[4])
         + below(halves[5])
         + below(halves[6]);
-    halves[(2 * SHORT_KEYS).wrapping_sub(below) & 15]
+    halves[opaque((2 * SHORT_KEYS).wrapping_sub(below)) & 15]
 }
 
 /// Finds the class of an address, given as [`Address::high`] and [`Address::low`]: the rules that it satisfies in one
