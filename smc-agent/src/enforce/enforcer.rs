@@ -39,7 +39,7 @@ pub enum EnforceError {
     #[error("no backend works on this kernel: {}", list(.0))]
     NoBackend(Vec<Candidate>),
     /// The object could not be loaded.
-    #[error("load the BPF object: {0}")]
+    #[error("load the BPF object: {}", crate::kernel::with_causes(.0))]
     Object(#[from] EbpfError),
     /// A program of an own kind could not be loaded.
     #[error(transparent)]

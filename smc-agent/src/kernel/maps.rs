@@ -31,7 +31,7 @@ pub const PINNED: [&str; 8] =
 #[derive(Debug, Error)]
 pub enum MapsError {
     /// aya's word on it.
-    #[error("map {map}: {source}")]
+    #[error("map {map}: {}", super::with_causes(.source))]
     Map {
         /// Which map.
         map: &'static str,
@@ -170,7 +170,7 @@ impl Maps {
         let present = self.slot()?;
         let next = (present + 1) % SLOTS;
         self.clear_hits(next)?;
-        let lines = inner_map("lines", size_of::<Line>(), table.lines.len().max(1), BPF_F_INNER_MAP)?;
+        let lines = lines_map(table.lines.len().max(1))?;
         sys::array_update(lines.fd().as_fd(), 0, bytemuck::cast_slice(&table.lines), size_of::<Line>())
             .map_err(failed("write the table's lines"))?;
         table.fixed.header.activated = monotonic_now();
@@ -271,14 +271,47 @@ fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, MapsError> {
     MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).map_err(of(name))
 }
 
-fn inner_map(name: &str, value_size: usize, entries: usize, flags: u32) -> Result<MapData, MapsError> {
-    let size = |value: usize| {
-        u32::try_from(value).map_err(|error| failed("size of a table")(io::Error::other(error)))
-    };
-    // BPF_MAP_TYPE_ARRAY, with keys of 4 bytes.
-    let fd: OwnedFd = sys::array(name, size(value_size)?, size(entries)?, flags)
-        .map_err(failed("make room for a table in the kernel"))?;
+/// Makes a map of so many lines, of the kind that `TABLE_LINES` takes.
+fn lines_map(entries: usize) -> Result<MapData, MapsError> {
+    const ROOM: &str = "make room for a table in the kernel";
+    let entries = u32::try_from(entries).map_err(|error| failed(ROOM)(io::Error::other(error)))?;
+    let btf = sys::btf_load(&lines_btf()).map_err(failed("describe a table to the kernel"))?;
+    let types = sys::MapTypes { btf: btf.as_fd(), key: 1, value: 3 };
+    let fd: OwnedFd =
+        sys::array("lines", LINE_SIZE, entries, BPF_F_INNER_MAP, &types).map_err(failed(ROOM))?;
     MapData::from_fd(fd).map_err(of("TABLE_LINES"))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "64")]
+const LINE_SIZE: u32 = size_of::<Line>() as u32;
+
+/// BTF of keys (type 1) and values (type 3) of a map of lines, as BTF.rst of the kernel's documentation lays it out.
+///
+/// Kernels before 6.2 compare what the types of a map say of timers with that of the map that `TABLE_LINES` was made
+/// with, and take no types and none with a timer for different (`bpf_map_meta_equal`).
+fn lines_btf() -> Vec<u8> {
+    const STRINGS: &[u8] = b"\0u32\0Line\0words\0";
+    const INT: u32 = 1 << 24;
+    const ARRAY: u32 = 3 << 24;
+    const STRUCT_OF_ONE: u32 = 4 << 24 | 1;
+    let types: [[u32; 6]; 3] = [
+        // u32: name, kind, size, bits.
+        [1, INT, 4, 32, 0, 0],
+        // 16 of type 1, indexed by type 1: no name, kind, nothing, type, index, number.
+        [0, ARRAY, 0, 1, 1, LINE_SIZE / 4],
+        // struct Line { words: type 2 }: name, kind, size; name, type and offset of the member.
+        [5, STRUCT_OF_ONE, LINE_SIZE, 10, 2, 0],
+    ];
+    let lengths = [4, 6, 6];
+    let words: Vec<u32> =
+        types.iter().zip(lengths).flat_map(|(words, length)| words[..length].to_vec()).collect();
+    let types: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+    #[expect(clippy::cast_possible_truncation, reason = "less than a hundred bytes")]
+    let (types_length, strings_length) = (types.len() as u32, STRINGS.len() as u32);
+    // Length of the header; offset and length of the types, of the strings.
+    let header = [24, 0, types_length, types_length, strings_length].map(u32::to_ne_bytes);
+    // Magic, version 1, no flags.
+    [&0xeb9f_u16.to_ne_bytes()[..], &[1, 0], header.as_flattened(), &types, STRINGS].concat()
 }
 
 /// `CLOCK_MONOTONIC`, nanoseconds: the clock of `bpf_ktime_get_ns()`.

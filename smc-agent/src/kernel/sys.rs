@@ -159,8 +159,24 @@ pub(super) fn struct_ops_map(
     unsafe { bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut attr) }
 }
 
+/// BTF types of the keys and values of a map.
+pub(super) struct MapTypes<'a> {
+    /// The BTF object that has them.
+    pub(super) btf: BorrowedFd<'a>,
+    /// Id of the keys' type.
+    pub(super) key: u32,
+    /// Id of the values' type.
+    pub(super) value: u32,
+}
+
 /// Makes a `BPF_MAP_TYPE_ARRAY`, as an element of a map of maps.
-pub(super) fn array(name: &str, value_size: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
+pub(super) fn array(
+    name: &str,
+    value_size: u32,
+    entries: u32,
+    flags: u32,
+    types: &MapTypes<'_>,
+) -> io::Result<OwnedFd> {
     const ARRAY: u32 = 2;
     let mut attr = empty();
     // SAFETY: the struct arm of BPF_MAP_CREATE; all its fields are integers.
@@ -170,6 +186,9 @@ pub(super) fn array(name: &str, value_size: u32, entries: u32, flags: u32) -> io
     command.value_size = value_size;
     command.max_entries = entries;
     command.map_flags = flags;
+    command.btf_fd = raw(types.btf);
+    command.btf_key_type_id = types.key;
+    command.btf_value_type_id = types.value;
     put_name(&mut command.map_name, name);
     // SAFETY: no pointers are passed.
     unsafe { bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut attr) }

@@ -30,7 +30,7 @@ const PROGRAMS: [(&str, TcAttachType, &str); 2] =
 #[derive(Debug, Error)]
 pub enum TcError {
     /// A program was refused.
-    #[error("the kernel refused program {program}: {source}")]
+    #[error("the kernel refused program {program}: {}", super::with_causes(.source))]
     Program {
         /// Which one.
         program: &'static str,
@@ -38,7 +38,7 @@ pub enum TcError {
         source: ProgramError,
     },
     /// An interface could not be covered.
-    #[error("attach to {interface} ({direction}): {source}")]
+    #[error("attach to {interface} ({direction}): {}", super::with_causes(source.as_ref()))]
     Attach {
         /// The interface.
         interface: String,
