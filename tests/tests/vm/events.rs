@@ -3,18 +3,18 @@
 use anyhow::Result;
 use smc_agent_tests::pair::Kind;
 
-use crate::lab::{Flow, Lab, POLICY, Port, fallback, hits, refused, smc_addresses};
+use crate::lab::{Flow, Lab, POLICY, Port, fallback, hits, refused, smc_addresses, smc_kinds};
 
 pub(crate) fn exact_events(lab: &mut Lab) -> Result<()> {
     lab.start(POLICY)?;
     let mut expected = Vec::new();
     for address in smc_addresses() {
-        for kind in [Kind::Smc, Kind::SmcInet] {
+        for kind in smc_kinds().iter().copied() {
             let flow = |port: Port| Flow::to(*address, port).kinds(kind, kind);
             expected.extend(refused(&flow(Port::NoClient).run_denied()?, "client", "no-client"));
             expected.extend(refused(&flow(Port::NoServer).run_denied()?, "server", "no-server"));
             // Of what runs over SMC there is nothing to tell.
-            flow(Port::Open).run_smc()?;
+            flow(Port::Open).run_allowed()?;
         }
     }
     lab.expect_events(expected)
@@ -65,7 +65,7 @@ rules:
     expected.extend(refused(&ends, "server", "no-server"));
 
     // Both of its ends are judged on one host.
-    let ends = Flow::smc(Port::Open).run_smc()?;
+    let ends = Flow::smc(Port::Open).run_allowed()?;
     expected.push(verdict("client", ends.client.local, ends.client.peer, "allow by fine"));
     expected.push(verdict("server", ends.server.local, ends.server.peer, "allow by fine"));
     lab.expect_events(expected)
@@ -81,8 +81,8 @@ rules:
   - { name: quiet, action: deny, role: server, port: 7000-7999, mode: shadow }
 ",
     )?;
-    let ends = Flow::smc(Port::NoClient).run_smc()?;
-    let again = Flow::smc(Port::NoClient).run_smc()?;
+    let ends = Flow::smc(Port::NoClient).run_allowed()?;
+    let again = Flow::smc(Port::NoClient).run_allowed()?;
     let mut expected = Vec::new();
     for ends in [&ends, &again] {
         let (local, peer) = (ends.client.local, ends.client.peer);

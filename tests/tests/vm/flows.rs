@@ -3,13 +3,15 @@
 use anyhow::{Context as _, Result, ensure};
 use smc_agent_tests::pair::{Kind, Mode};
 
-use crate::lab::{ALLOW_ALL, Flow, Lab, PEER_NO_SMC, POLICY, Port, V4, V6, expect_denied, smc_addresses};
+use crate::lab::{
+    ALLOW_ALL, Flow, Lab, PEER_NO_SMC, POLICY, Port, V4, V6, expect_denied, smc_addresses, smc_kinds,
+};
 
 /// Every kind of SMC socket with every way to connect.
 fn variants(port: Port) -> Vec<Flow> {
     let mut flows = Vec::new();
     for address in [V4, V6] {
-        for kind in [Kind::Smc, Kind::SmcInet] {
+        for kind in smc_kinds().iter().copied() {
             for non_blocking in [false, true] {
                 flows.push(Flow { non_blocking, ..Flow::to(address, port).kinds(kind, kind) });
             }
@@ -29,7 +31,7 @@ fn denied(port: Port) -> Result<()> {
 fn allowed(port: Port) -> Result<()> {
     for flow in variants(port) {
         if smc_addresses().contains(&flow.to.ip()) {
-            flow.run_smc()?;
+            flow.run_allowed()?;
             continue;
         }
         let ends = flow.run()?;
@@ -55,9 +57,11 @@ pub(crate) fn server_rule(lab: &mut Lab) -> Result<()> {
     lab.start(POLICY)?;
     denied(Port::NoServer)?;
     // Kinds that mix, in both directions.
-    for (client, server) in [(Kind::Smc, Kind::SmcInet), (Kind::SmcInet, Kind::Smc)] {
-        Flow::smc(Port::NoServer).kinds(client, server).run_denied()?;
-        Flow::smc(Port::Open).kinds(client, server).run_smc()?;
+    for client in smc_kinds() {
+        for server in smc_kinds() {
+            Flow::smc(Port::NoServer).kinds(*client, *server).run_denied()?;
+            Flow::smc(Port::Open).kinds(*client, *server).run_allowed()?;
+        }
     }
     Ok(())
 }

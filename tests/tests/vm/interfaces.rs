@@ -16,6 +16,11 @@ pub(crate) fn names() -> Result<Vec<String>> {
     Ok(names)
 }
 
+fn nothing_is_unenforced(status: &Value) -> bool {
+    let degraded = status["degraded"].as_array();
+    degraded.is_some_and(|degraded| degraded.iter().all(|degraded| degraded["unenforced"] == false))
+}
+
 /// Waits until exactly those interfaces are covered that there are, among them `expected` of its own making. Until then the
 /// status may find fault, with exit code 1.
 fn wait_covered(expected: &[&str]) -> Result<()> {
@@ -29,7 +34,7 @@ fn wait_covered(expected: &[&str]) -> Result<()> {
         let mut covered: Vec<_> =
             last["interfaces"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         covered.sort_unstable();
-        Ok((covered == present && last["degraded"] == serde_json::json!([])).then_some(()))
+        Ok((covered == present && nothing_is_unenforced(&last)).then_some(()))
     })
     .with_context(|| format!("{last:#}"))
 }

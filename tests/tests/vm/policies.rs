@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, ensure};
 
-use crate::lab::{Flow, Lab, Port, V4, V6, has_hs_ctrl, hits, refused};
+use crate::lab::{Flow, Lab, Port, V4, V6, has_hs_ctrl, has_tracing, hits, refused};
 
 pub(crate) fn order(lab: &mut Lab) -> Result<()> {
     lab.start(
@@ -18,10 +18,10 @@ rules:
 ",
     )?;
     let port = |port| Flow { to: SocketAddr::new(V4, port), ..Flow::smc(Port::Open) };
-    port(7001).run_smc()?;
+    port(7001).run_allowed()?;
     let second = port(7002).run_denied()?;
     let third = port(7999).run_denied()?;
-    port(6999).run_smc()?;
+    port(6999).run_allowed()?;
     let counted = hits()?;
     let expected = [("one".into(), 1), ("many".into(), 2), ("late".into(), 0)];
     ensure!(counted.starts_with(&expected), "hits: {counted:?}");
@@ -37,9 +37,12 @@ rules:
   - { name: storage, action: allow, port: 9000-9999 }
 ",
     )?;
-    Flow::smc(Port::Open).run_smc()?;
+    Flow::smc(Port::Open).run_allowed()?;
     let ends = Flow::smc(Port::NoClient).run_denied()?;
     Flow::to(V6, Port::NoClient).run_denied()?;
+    if !has_tracing() {
+        return lab.expect_events(Vec::new());
+    }
     let events = lab.events()?;
     for expected in refused(&ends, "client", "(default)") {
         ensure!(events.contains(&expected), "no event {expected} among {events:#?}");
@@ -64,11 +67,11 @@ rules:
     }
     let ends = Flow::to(V6, Port::Open).run_denied()?;
     expected.extend(refused(&ends, "client", "far"));
-    to(1).run_smc()?;
+    to(1).run_allowed()?;
     if has_hs_ctrl() {
         // The neighbours of the prefix; Soft-RoCE knows the address of its device only.
-        to(15).run_smc()?;
-        to(32).run_smc()?;
+        to(15).run_allowed()?;
+        to(32).run_allowed()?;
     }
     lab.expect_events(expected)
 }

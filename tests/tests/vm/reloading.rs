@@ -15,7 +15,7 @@ pub(crate) fn changes_verdicts(lab: &mut Lab) -> Result<()> {
     lab.start(POLICY)?;
     let first = generation()?;
     Flow::smc(Port::NoClient).run_denied()?;
-    Flow::smc(Port::Open).run_smc()?;
+    Flow::smc(Port::Open).run_allowed()?;
 
     lab.write_policy(OTHER_WAY_ROUND)?;
     let finished = command(&["reload"])?;
@@ -23,14 +23,14 @@ pub(crate) fn changes_verdicts(lab: &mut Lab) -> Result<()> {
         finished.code == Some(0) && finished.stdout == format!("generation {}", first + 1),
         "{finished:?}"
     );
-    Flow::smc(Port::NoClient).run_smc()?;
-    Flow::smc(Port::NoServer).run_smc()?;
+    Flow::smc(Port::NoClient).run_allowed()?;
+    Flow::smc(Port::NoServer).run_allowed()?;
     Flow::smc(Port::Open).run_denied()?;
 
     lab.write_policy(ALLOW_ALL)?;
     let generation = hang_up(lab.agent()?)?;
     ensure!(generation == Some(first + 2), "SIGHUP gave generation {generation:?}");
-    Flow::smc(Port::Open).run_smc()?;
+    Flow::smc(Port::Open).run_allowed()?;
     let policy = status()?["policy"].clone();
     ensure!(policy["generation"] == first + 2 && policy["rules"] == serde_json::json!([]), "{policy}");
     Ok(())
@@ -53,7 +53,7 @@ pub(crate) fn bad_policy(lab: &mut Lab) -> Result<()> {
     ensure!(report["policy"]["generation"] == before, "{}", report["policy"]);
     Flow::smc(Port::NoClient).run_denied()?;
     Flow::smc(Port::NoServer).run_denied()?;
-    Flow::smc(Port::Open).run_smc()?;
+    Flow::smc(Port::Open).run_allowed()?;
 
     std::fs::remove_file(lab.policy_file())?;
     let finished = command(&["reload"])?;
@@ -62,6 +62,6 @@ pub(crate) fn bad_policy(lab: &mut Lab) -> Result<()> {
 
     // And it takes the next good one.
     lab.reload(ALLOW_ALL)?;
-    Flow::smc(Port::NoClient).run_smc()?;
+    Flow::smc(Port::NoClient).run_allowed()?;
     Ok(())
 }
