@@ -346,10 +346,11 @@ fn prepare_hs_ctrl(features: &Features, ebpf: &Ebpf, pins: &ObjectPlaces) -> Res
     if features.smc == Smc::Absent {
         return Err("this kernel has no SMC (module smc is not loaded)".to_owned());
     }
-    let btf = features.smc_btf.as_ref().map_err(|error| text(error))?;
+    // Before the types: older kernels describe none of a module's.
     if !Path::new(hs_ctrl::SYSCTL).exists() {
         return Err(HsCtrlError::NoType.to_string());
     }
+    let btf = features.smc_btf.as_ref().map_err(|error| text(error))?;
     if let Some(foreign) =
         hs_ctrl::selected().map_err(|error| text(&error))?.filter(|name| !hs_ctrl::is_ours(name))
     {

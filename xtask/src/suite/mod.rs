@@ -16,9 +16,6 @@ use crate::build::{self, Bpf};
 use crate::kernel::Kernel;
 use crate::{bpf, cargo, setup, sys, vm};
 
-/// The kernels that a complete run boots.
-pub(crate) const MATRIX: [Kernel; 4] = [Kernel::V5_10, Kernel::V6_1, Kernel::V6_12, Kernel::V7_3];
-
 /// Whether a test target has something to show on a kernel. Those that cannot run SMC on one host show enforcement only.
 fn applies(target: &str, kernel: Kernel) -> bool {
     target == "vm" || matches!(kernel, Kernel::V6_12 | Kernel::V7_3)
@@ -250,7 +247,7 @@ fn parse(mut args: lexopt::Parser) -> Result<Option<Options>> {
         bail!("--host-only leaves nothing for --kernel and --vm-only");
     }
     if kernels.is_empty() && !host_only {
-        kernels.extend(MATRIX);
+        kernels.extend(Kernel::ALL);
     }
     Ok(Some(Options { kernels, host, setup, timeout }))
 }
