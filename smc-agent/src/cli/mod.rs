@@ -1,5 +1,6 @@
 //! Commands: arguments in, text or JSON out. Nothing else of the library prints.
 
+mod code;
 mod detach;
 mod failure;
 mod monitor;
@@ -86,6 +87,8 @@ enum Command {
     Set(set::SetArguments),
     /// Show rates, connections and memory of SMC, again and again
     Monitor(monitor::MonitorArguments),
+    /// Explain why connections fall back: what a code means and what to do about it
+    Code(code::CodeArguments),
 }
 
 #[derive(Debug, Args)]
@@ -137,6 +140,7 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Show(arguments) => show::show(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::Monitor(arguments) => monitor::monitor(&arguments),
+        Command::Code(arguments) => code::code(&arguments),
     }
 }
 
