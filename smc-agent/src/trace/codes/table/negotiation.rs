@@ -33,10 +33,7 @@ pub(super) const CODES: &[CodeInfo] = &[
                 command: "smc-agent show sockets --fallback",
                 to_see: "connections that fell back, with both codes",
             },
-            Check {
-                command: "smc-agent show fallbacks",
-                to_see: "how often each code came, on either side",
-            },
+            Check { command: "smc-agent show fallbacks", to_see: "how often each code came, on either side" },
         ],
         note: Some(
             "Hosts that are not Linux (z/OS, AIX) use numbers of their own: look those up in their manuals.",
