@@ -46,7 +46,7 @@ pub struct Columns {
 impl Columns {
     /// Columns that fit IPv4.
     pub fn new(look: Look) -> Self {
-        Self { look, kind: 8, local: 15, peer: 15, owner: 5 }
+        Self { look, kind: 8, local: 21, peer: 21, owner: 5 }
     }
 
     /// The names of the columns.
@@ -185,11 +185,12 @@ fn what(kind: &Kind) -> String {
         }
         Kind::LinkDown { link } => {
             let Link { device, port, link_group, link, connections, peer_gid, netns_name, .. } = link;
+            let peer = peer_gid.to_canonical();
             let device = clean(device.as_deref().unwrap_or("?"));
             let group = clean(link_group);
             let netns = netns_name.as_deref().map(|name| format!(", netns {}", clean(name)));
             format!(
-                "{device} port {port}, link {link} of group {group} to {peer_gid}, {connections} connections{}",
+                "{device} port {port}, link {link} of group {group} to {peer}, {connections} connections{}",
                 netns.unwrap_or_default()
             )
         }
