@@ -11,6 +11,7 @@ mod run;
 mod set;
 mod show;
 mod status;
+mod tail;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -87,6 +88,8 @@ enum Command {
     Set(set::SetArguments),
     /// Show rates, connections and memory of SMC, again and again
     Monitor(monitor::MonitorArguments),
+    /// Show events: what fell back, why, and whose it was
+    Tail(tail::TailArguments),
     /// Explain why connections fall back: what a code means and what to do about it
     Code(code::CodeArguments),
 }
@@ -140,6 +143,7 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Show(arguments) => show::show(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::Monitor(arguments) => monitor::monitor(&arguments),
+        Command::Tail(arguments) => tail::tail(&places, &arguments),
         Command::Code(arguments) => code::code(&arguments),
     }
 }

@@ -199,6 +199,11 @@ impl Filter {
         })
     }
 
+    /// The terms, in the order given.
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
+    }
+
     /// Whether everything is shown.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()

@@ -60,7 +60,7 @@ impl AgentEvents {
                 message: String::from_utf8_lossy(&body).trim().to_owned(),
             });
         }
-        Ok(Lines { body: response.into_body(), buffer: Vec::new(), searched: 0 })
+        Ok(Lines { body: response.into_body(), buffer: Vec::new(), start: 0, searched: 0 })
     }
 }
 
@@ -82,21 +82,30 @@ impl Query {
 pub struct Lines {
     body: Incoming,
     buffer: Vec<u8>,
-    /// How much of the buffer is known to have no end of a line.
+    /// Where the next line begins in the buffer.
+    start: usize,
+    /// Up to where the buffer is known to have no end of that line.
     searched: usize,
 }
 
 impl Lines {
+    /// Whether a further line is there without waiting.
+    pub fn has_more(&self) -> bool {
+        self.buffer[self.searched..].contains(&b'\n')
+    }
+
     /// The next line; `None` at the end. What stands behind the last end of a line is no event.
     pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
         loop {
             if let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
                 let end = self.searched + at;
-                let line = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
-                self.buffer.drain(..=end);
-                self.searched = 0;
+                let line = String::from_utf8_lossy(&self.buffer[self.start..end]).into_owned();
+                self.start = end + 1;
+                self.searched = self.start;
                 return Ok(Some(line));
             }
+            self.buffer.drain(..self.start);
+            self.start = 0;
             self.searched = self.buffer.len();
             if self.buffer.len() > LONGEST {
                 let message = format!("a line of more than {LONGEST} bytes");
