@@ -12,6 +12,7 @@ mod set;
 mod show;
 mod status;
 mod tail;
+mod top;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -90,6 +91,8 @@ enum Command {
     Monitor(monitor::MonitorArguments),
     /// Show events: what fell back, why, and whose it was
     Tail(tail::TailArguments),
+    /// Count events by code, peer, port, owner and rule, again and again
+    Top(top::TopArguments),
     /// Explain why connections fall back: what a code means and what to do about it
     Code(code::CodeArguments),
 }
@@ -144,6 +147,7 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Set(arguments) => set::set(&arguments),
         Command::Monitor(arguments) => monitor::monitor(&arguments),
         Command::Tail(arguments) => tail::tail(&places, &arguments),
+        Command::Top(arguments) => top::top(&places, &arguments),
         Command::Code(arguments) => code::code(&arguments),
     }
 }

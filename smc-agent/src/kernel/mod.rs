@@ -4,11 +4,12 @@
 pub mod btf;
 pub mod clsact;
 pub mod features;
+pub mod hooks;
 pub mod hs_ctrl;
+mod layouts;
 pub mod loader;
 pub mod maps;
 pub mod object;
 pub mod offsets;
 mod sys;
 pub mod tc;
-pub mod tracepoint;

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::filter::{decider_of, service_port};
+use crate::trace::FallbackCounts;
 use crate::trace::event::{Connection, Event, Kind};
 
 /// Version of the JSON form.
@@ -98,6 +99,8 @@ pub struct Top {
     pub lost: u64,
     /// Events that this program did not get; they are in none of the counts.
     pub missed: u64,
+    /// What the kernel itself counted of this network namespace; `null` where it could not be asked.
+    pub kernel: Option<FallbackCounts>,
     /// By property.
     pub sections: Vec<Section>,
 }
@@ -170,6 +173,7 @@ impl Counts {
             suppressed: 0,
             lost: 0,
             missed: 0,
+            kernel: None,
             sections: Vec::new(),
         };
         Self { verdicts, top, tables: Default::default(), others: [0; PROPERTIES] }
@@ -178,6 +182,11 @@ impl Counts {
     /// Says from when on is counted, if not from the first event on.
     pub fn begin(&mut self, from: Timestamp) {
         self.top.from = Some(from);
+    }
+
+    /// What the kernel itself counted.
+    pub fn compare(&mut self, kernel: Option<FallbackCounts>) {
+        self.top.kernel = kernel;
     }
 
     /// Events that are known to be missing.
@@ -376,8 +385,9 @@ mod tests {
         fn rates_are_those_of_the_last_seconds(
             steps in proptest::collection::vec(-15_i64..25, 1..60), more in 0_i64..25,
         ) {
-            let mut tally = Tally { newest: 1000, ..Tally::default() };
             let (mut second, mut seconds) = (1000, Vec::new());
+            // As the first event of a value makes it.
+            let mut tally = Tally { newest: second + steps[0], ..Tally::default() };
             for step in steps {
                 second += step;
                 tally.add(second);

@@ -66,14 +66,12 @@ impl AgentEvents {
 
 impl Query {
     fn path(&self) -> String {
-        let mut path = format!("/v1/events?follow={}", self.follow);
+        let follow = self.follow;
         match self.since {
-            Some(since) => {
-                let _ = write!(path, "&since={since}");
-            }
-            None => path.push_str("&history=all"),
+            Some(since) => format!("/v1/events?follow={follow}&since={since}"),
+            // All that there are.
+            None => format!("/v1/events?follow={follow}&history={}", u32::MAX),
         }
-        path
     }
 }
 
@@ -158,7 +156,7 @@ mod tests {
             Query { since, follow: true }.path(),
             "/v1/events?follow=true&since=2026-01-02T03:04:05.5Z"
         );
-        assert_eq!(Query::default().path(), "/v1/events?follow=false&history=all");
+        assert_eq!(Query::default().path(), "/v1/events?follow=false&history=4294967295");
         assert!(Uri::try_from(Query { since, follow: true }.path()).is_ok());
     }
 

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use smc_agent_common as common;
 
 use super::codes;
 
@@ -283,85 +282,41 @@ impl Event {
             | Kind::Missed { .. } => None,
         }
     }
-}
 
-/// Where the names of rules come from: generation and number of the rule to its name, `None` if it is the default.
-pub trait RuleNames {
-    /// The name of a rule.
-    fn rule_name(&mut self, generation: u64, rule: u16) -> Option<String>;
-    /// `allow` or `deny` for a rule.
-    fn rule_action(&mut self, generation: u64, rule: u16) -> Option<String>;
-}
-
-/// The difference between the two clocks: add it to monotonic nanoseconds for nanoseconds since 1970.
-#[derive(Clone, Copy, Debug)]
-pub struct ClockOffset(i128);
-
-impl ClockOffset {
-    /// As it is now; it changes when the wall clock is set.
-    pub fn now() -> Self {
-        let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-        let monotonic =
-            monotonic.map_or(0, |now| i128::from(now.tv_sec()) * 1_000_000_000 + i128::from(now.tv_nsec()));
-        Self(Timestamp::now().as_nanosecond() - monotonic)
-    }
-}
-
-impl Event {
-    /// Makes an event of a record of the ring buffer; `None` for a kind that this program does not know.
-    pub fn new(record: &common::Event, clock: ClockOffset, names: &mut dyn RuleNames) -> Option<Self> {
-        let has = |flag: u8| record.flags & flag != 0;
-        let mut decider = || Decider {
-            rule: names.rule_name(record.generation, record.rule),
-            generation: record.generation,
-        };
-        let role = if record.role == common::Role::Client as u8 { Side::Client } else { Side::Server };
-        let connection = Connection {
-            netns: record.netns,
-            netns_cookie: None,
-            netns_name: None,
-            role,
-            local: SocketAddr::new(address(record.family, record.local), record.local_port),
-            peer: SocketAddr::new(address(record.family, record.peer), record.peer_port),
-            service_port: if role == Side::Client { record.peer_port } else { record.local_port },
-            smc_version: None,
-            device: None,
-            owner: None,
-        };
-        let kind = if record.kind == common::EventKind::Fallback as u16 {
-            Kind::Fallback {
-                connection,
-                code: Code::new(record.code),
-                peer_code: (record.peer_code != 0).then(|| Code::new(record.peer_code)),
-                denied_by: has(common::EVENT_DENIED).then(decider),
+    /// Bytes of all texts in it.
+    pub(super) fn text_bytes(&self) -> usize {
+        let of = |text: &Option<String>| text.as_ref().map_or(0, String::capacity);
+        let code = |code: &Code| of(&code.name);
+        let decider = |decider: &Decider| of(&decider.rule);
+        let connection = self.connection().map_or(0, |connection| {
+            let owner = connection
+                .owner
+                .as_ref()
+                .map_or(0, |owner| owner.comm.capacity() + of(&owner.cgroup) + of(&owner.container));
+            of(&connection.netns_name) + of(&connection.device) + owner
+        });
+        connection
+            + match &self.kind {
+                Kind::Fallback { code: why, peer_code, denied_by, .. } => {
+                    code(why) + peer_code.as_ref().map_or(0, code) + denied_by.as_ref().map_or(0, decider)
+                }
+                Kind::Verdict { verdict, by, .. } => verdict.capacity() + decider(by),
+                Kind::HandshakeError { error, peer_code, .. } => {
+                    error.as_ref().map_or(0, |error| of(&error.name)) + peer_code.as_ref().map_or(0, code)
+                }
+                Kind::LinkDown { link } => {
+                    of(&link.netns_name) + of(&link.device) + link.link_group.capacity()
+                }
+                Kind::Policy { problems, .. } => {
+                    problems.iter().map(|problem| size_of::<String>() + problem.capacity()).sum()
+                }
+                Kind::Suppressed { code: why, .. } => code(why),
+                Kind::Lost { .. } | Kind::Missed { .. } => 0,
             }
-        } else if record.kind == common::EventKind::Verdict as u16 {
-            let by = decider();
-            let shadow = has(common::EVENT_SHADOW);
-            let verdict = if shadow {
-                names.rule_action(record.generation, record.rule).unwrap_or_else(|| "unknown".to_owned())
-            } else if has(common::EVENT_VERDICT_DENY) {
-                "deny".to_owned()
-            } else {
-                "allow".to_owned()
-            };
-            Kind::Verdict { connection, verdict, shadow, by }
-        } else {
-            return None;
-        };
-        let time = clock.0 + i128::from(record.time);
-        Some(Self {
-            version: VERSION,
-            time: Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
-            monotonic: record.time,
-            run: 0,
-            seq: None,
-            kind,
-        })
     }
 }
 
-fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+pub(super) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
     const AF_INET: u16 = 2;
     if family == AF_INET {
         Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()

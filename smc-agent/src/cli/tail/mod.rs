@@ -1,37 +1,40 @@
 //! `smc-agent tail`.
 
+mod feed;
 mod filters;
 mod input;
+mod intake;
 mod printer;
 
+pub(super) use feed::{from_stdin, future, past};
 pub(super) use filters::FilterArguments;
 pub(super) use input::{is_piped, reader_gone};
+pub(super) use intake::{Intake, Sink};
+pub(super) use printer::say;
 
-use std::io::{self, BufRead as _};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::{Failure, Output, runtime};
-use crate::daemon::ClientError;
 use crate::enforce::Places;
-use crate::tail::{AgentEvents, Lines, Period, Query, parse_moment};
+use crate::tail::{AgentEvents, Period, parse_moment};
 use printer::Printer;
 
 /// How many events are shown where nothing says how many.
 const LAST: usize = 10;
-/// The pauses between looks for an agent that has gone.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// What there is to say where no agent runs and nothing is to come.
+pub(super) const NO_PAST: &str =
+    "no agent runs, and so there is nothing of the past; --follow shows what happens from now on";
 
 #[derive(Debug, Args)]
 pub(super) struct TailArguments {
     /// `-` to read events as JSON lines from standard input, as is done where that is a pipe or a file
     #[arg(value_parser = ["-"])]
     input: Option<String>,
-    /// Go on with the events to come
+    /// Go on with the events to come; without a running agent, see them itself
     #[arg(short, long)]
     follow: bool,
     /// Show the last N of the events that pass; 10 unless a time or standard input is given
@@ -60,9 +63,15 @@ pub(super) struct PeriodArguments {
     until: Option<Timestamp>,
 }
 
-impl From<PeriodArguments> for Period {
-    fn from(PeriodArguments { since, until }: PeriodArguments) -> Self {
-        Self { since, until }
+impl PeriodArguments {
+    pub(super) fn period(self) -> Result<Period, Failure> {
+        let Self { since, until } = self;
+        match (since, until) {
+            (Some(since), Some(until)) if since > until => {
+                Err(Failure::usage(format!("--since {since} is after --until {until}")))
+            }
+            _ => Ok(Period { since, until }),
+        }
     }
 }
 
@@ -71,110 +80,55 @@ fn moment(text: &str) -> Result<Timestamp, String> {
 }
 
 pub(super) fn tail(places: &Places, arguments: &TailArguments) -> Result<ExitCode, Failure> {
-    let period = Period::from(arguments.period);
-    if let (Some(since), Some(until)) = (period.since, period.until)
-        && since > until
-    {
-        return Err(Failure::usage(format!("--since {since} is after --until {until}")));
-    }
+    let period = arguments.period.period()?;
     let piped = arguments.input.is_some() || is_piped();
     let timed = period.since.is_some() || period.until.is_some();
     let last = arguments.last.or((!piped && !timed).then_some(LAST));
-    let mut printer = Printer::new(arguments, period);
+    let mut intake = Intake::new(arguments.filters.filter.clone(), period, !piped);
+    let mut printer = Printer::new(arguments, last);
     if piped {
-        printer.keep(last);
-        return from_stdin(printer);
+        from_stdin(&mut intake, &mut printer)?;
+        printer.release()?;
+        return intake.end();
     }
-    let mut tail = Tail { events: AgentEvents::new(places), printer, period };
+    let events = AgentEvents::new(places);
     runtime()?.block_on(async {
         tokio::select! {
-            result = tail.run(last, arguments.follow) => result,
+            result = show(&events, last, arguments.follow, period, &mut intake, &mut printer) => result,
             () = reader_gone() => Ok(()),
         }
     })?;
-    tail.printer.end()
+    intake.end()
 }
 
-fn from_stdin(mut printer: Printer) -> Result<ExitCode, Failure> {
-    for line in io::stdin().lock().split(b'\n') {
-        printer.take(&String::from_utf8_lossy(&line?))?;
-    }
-    printer.end()
-}
-
-/// Events of the agent.
-struct Tail {
-    events: AgentEvents,
-    printer: Printer,
+async fn show(
+    events: &AgentEvents,
+    last: Option<usize>,
+    follow: bool,
     period: Period,
-}
-
-impl Tail {
-    async fn run(&mut self, last: Option<usize>, follow: bool) -> Result<(), Failure> {
-        let begun = Timestamp::now();
-        self.printer.number_events();
-        if last != Some(0) {
-            self.printer.keep(last);
-            let mut lines = self.events.open(&Query { since: self.period.since, follow: false }).await?;
-            self.take_all(&mut lines).await?;
-            self.printer.release()?;
-        }
-        if !follow {
-            return Ok(());
-        }
-        self.printer.keep(None);
-        let over = async {
-            match self.period.until {
-                Some(until) => {
-                    sleep(until.duration_since(Timestamp::now()).try_into().unwrap_or_default()).await
-                }
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            result = follow_events(&self.events, &mut self.printer, begun) => result,
-            () = over => Ok(()),
-        }
+    intake: &mut Intake,
+    printer: &mut Printer,
+) -> Result<(), Failure> {
+    let begun = Timestamp::now();
+    // Without events of the past, the first of those to come begins the count.
+    let asks = last != Some(0);
+    if asks && !past(events, period.since, intake, printer).await? && !follow {
+        return Err(Failure::not_so(NO_PAST));
     }
-
-    async fn take_all(&mut self, lines: &mut Lines) -> Result<(), Failure> {
-        while let Some(line) = lines.next().await? {
-            self.printer.take(&line)?;
-        }
-        Ok(())
+    printer.release()?;
+    if !follow {
+        return Ok(());
+    }
+    tokio::select! {
+        result = future(events, begun, intake, printer) => result,
+        () = end_of(period) => Ok(()),
     }
 }
 
-/// Takes what comes, and waits for an agent that goes.
-async fn follow_events(events: &AgentEvents, printer: &mut Printer, begun: Timestamp) -> Result<(), Failure> {
-    let mut gone = false;
-    let mut pause = PAUSES.0;
-    loop {
-        let since = Some(printer.seen_until().unwrap_or(begun));
-        match events.open(&Query { since, follow: true }).await {
-            Ok(mut lines) => {
-                if gone {
-                    printer.tell("the agent is there again");
-                }
-                pause = PAUSES.0;
-                let reason = loop {
-                    match lines.next().await {
-                        Ok(Some(line)) => printer.take(&line)?,
-                        Ok(None) => break "it ended".to_owned(),
-                        Err(error) => break error.to_string(),
-                    }
-                    if !lines.has_more() {
-                        printer.flush()?;
-                    }
-                };
-                gone = true;
-                printer.tell(&format!("the agent has gone ({reason}); waiting for it to come back"));
-            }
-            // It was there before: it is between its end and its next start.
-            Err(ClientError::NotRunning { .. } | ClientError::Http(_)) if gone => {}
-            Err(error) => return Err(error.into()),
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(PAUSES.1);
+/// Waits for the end of a period; for ever if it has none.
+pub(super) async fn end_of(period: Period) {
+    match period.until {
+        Some(until) => sleep(until.duration_since(Timestamp::now()).try_into().unwrap_or_default()).await,
+        None => std::future::pending().await,
     }
 }
