@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use unicode_width::UnicodeWidthStr as _;
 
 use super::show::{Table, emit_line, escape, human_count, parse_seconds};
@@ -22,8 +22,8 @@ use crate::daemon::Client;
 use crate::enforce::Places;
 use crate::tail::AgentEvents;
 use crate::tail::counts::{Counts, Property, Section, Top};
-use crate::trace::Event;
 use crate::trace::codes;
+use crate::trace::{Event, FallbackCounts};
 
 #[derive(Debug, Args)]
 pub(super) struct TopArguments {
@@ -122,8 +122,8 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
             if !has_agent {
                 return Err(Failure::not_so(NO_PAST));
             }
-            // Of an agent that has just gone, nothing more is known.
-            counts.borrow_mut().compare(client.event_stats().await.ok().and_then(|stats| stats.fallbacks));
+            let kernel = kernel_counts(&client).await;
+            counts.borrow_mut().compare(kernel);
             let to = period.until.map_or(begun, |until| until.min(begun));
             let rows = arguments.rows.unwrap_or(ROWS);
             return show_once(&counts.borrow().total(&by, rows, Some(to)), arguments.output);
@@ -138,8 +138,8 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
             loop {
                 ticks.tick().await;
                 if has_agent {
-                    let stats = client.event_stats().await;
-                    counts.borrow_mut().compare(stats.ok().and_then(|stats| stats.fallbacks));
+                    let kernel = kernel_counts(&client).await;
+                    counts.borrow_mut().compare(kernel);
                 }
                 let (rows, width) = screen.room(by.len(), arguments.rows);
                 let top = counts.borrow().live(&by, rows, Timestamp::now());
@@ -156,6 +156,12 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
         }
     })?;
     intake.end()
+}
+
+/// What the kernel itself counted; of an agent that has gone, or is slow to answer, nothing more is known.
+async fn kernel_counts(client: &Client) -> Option<FallbackCounts> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    timeout(PATIENCE, client.event_stats()).await.ok()?.ok()?.fallbacks
 }
 
 fn show_once(top: &Top, output: Output) -> Result<(), Failure> {

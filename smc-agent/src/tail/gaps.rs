@@ -8,8 +8,8 @@ pub enum Gap {
     /// So many of one run of the agent.
     Events(u64),
     /// The agent was started again: what happened while none ran is not known, and of the former run nothing after the
-    /// last event that was seen.
-    Restart,
+    /// last event that was seen. Of the new run so many are missing.
+    Restart(u64),
 }
 
 /// Keeps the numbers of the events that were seen.
@@ -40,7 +40,7 @@ impl Gaps {
             let missing = seq - last - 1;
             return Ok((missing > 0).then_some(Gap::Events(missing)));
         }
-        Ok(Some(Gap::Restart))
+        Ok(Some(Gap::Restart(seq.saturating_sub(1))))
     }
 }
 
@@ -76,10 +76,11 @@ mod tests {
         assert_eq!(take(1, 9), Err(Seen));
         assert_eq!(take(1, 2), Err(Seen));
         assert_eq!(take(1, 10), Ok(None));
-        assert_eq!(take(2, 1), Ok(Some(Gap::Restart)));
+        assert_eq!(take(2, 1), Ok(Some(Gap::Restart(0))));
         assert_eq!(take(2, 2), Ok(None));
         assert_eq!(gaps.take(&event(2, None, 3)), Ok(None));
         assert_eq!(gaps.take(&event(2, Some(6), 0)), Ok(None));
         assert_eq!(gaps.take(&event(2, None, 0)), Ok(None));
+        assert_eq!(gaps.take(&event(3, Some(5), 0)), Ok(Some(Gap::Restart(4))));
     }
 }

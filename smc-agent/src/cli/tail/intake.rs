@@ -77,11 +77,14 @@ impl Intake {
                 Err(_) => return Ok(()),
                 Ok(None) => {}
                 Ok(Some(Gap::Events(count))) => missed(count, sink)?,
-                Ok(Some(Gap::Restart)) => {
+                Ok(Some(Gap::Restart(count))) => {
                     let from = self.seen_until.unwrap_or(event.time);
                     sink.tell(&format!(
                         "the agent was started again: what happened between {from:.3} and its start is not known"
                     ));
+                    if count > 0 {
+                        missed(count, sink)?;
+                    }
                 }
             }
         }

@@ -33,7 +33,10 @@ pub(super) const CODES: &[CodeInfo] = &[
                 command: "smc-agent show sockets --fallback",
                 to_see: "connections that fell back, with both codes",
             },
-            Check { command: "smc-agent show fallbacks", to_see: "how often each code came, on either side" },
+            Check {
+                command: "smc-agent tail --follow --code 0x05000000 --explain",
+                to_see: "the next ones as they happen, with advice",
+            },
         ],
         note: Some(
             "Hosts that are not Linux (z/OS, AIX) use numbers of their own: look those up in their manuals.",
