@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Bounds a hang.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 fn command(state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_smc-agent"));
@@ -60,7 +60,7 @@ fn event(run: u64, seq: u64, rest: Value) -> String {
     event.to_string()
 }
 
-fn fallback(run: u64, seq: u64, role: &str, peer: &str, code: u32, rule: Option<&str>) -> String {
+fn fallback(run: u64, seq: u64, role: &str, peer: &str, code: u32, denied_by: Option<&str>) -> String {
     event(
         run,
         seq,
@@ -68,7 +68,7 @@ fn fallback(run: u64, seq: u64, role: &str, peer: &str, code: u32, rule: Option<
             "event": "fallback", "netns": 7, "netns_name": null, "role": role, "local": "10.0.0.1:40000", "peer": peer,
             "owner": { "pid": 9, "comm": "redis-cli", "uid": 0, "cgroup": "/user.slice/a", "container": null, "seen": "connect" },
             "code": { "value": code, "name": null }, "peer_code": null,
-            "denied_by": rule.map(|rule| json!({ "rule": rule, "generation": 1 })),
+            "denied_by": denied_by.map(|rule| json!({ "rule": rule, "generation": 1 })),
         }),
     )
 }
@@ -198,7 +198,10 @@ impl FakeAgent {
     fn answer(&self, lines: &[String]) -> (String, UnixStream) {
         let (address, mut stream) = self.request();
         let mut text = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\r\n".to_owned();
-        lines.iter().for_each(|line| text += &format!("{line}\n"));
+        for line in lines {
+            text.push_str(line);
+            text.push('\n');
+        }
         stream.write_all(text.as_bytes()).unwrap();
         (address, stream)
     }

@@ -61,18 +61,15 @@ impl Columns {
             let _ = write!(text, "{:<owner$}  ", "OWNER");
         }
         text.push_str("WHAT");
-        self.painted(&text, Some(Colour::Grey))
+        self.painted(&text, Colour::Grey)
     }
 
     fn is_narrow(&self) -> bool {
         self.look.width.is_some_and(|width| width < NARROW)
     }
 
-    fn painted(&self, text: &str, colour: Option<Colour>) -> String {
-        match colour.filter(|_| self.look.colour) {
-            Some(colour) => format!("\u{1b}[{}m{text}\u{1b}[0m", colour as u8),
-            None => text.to_owned(),
-        }
+    fn painted(&self, text: &str, colour: Colour) -> String {
+        if self.look.colour { format!("\u{1b}[{}m{text}\u{1b}[0m", colour as u8) } else { text.to_owned() }
     }
 
     /// An event in one line. Nothing that comes from outside is in it as it is.
@@ -84,7 +81,7 @@ impl Columns {
         };
         let kind = kind_name(&event.kind);
         self.kind = self.kind.max(kind.len());
-        let time = self.painted(&time, Some(Colour::Grey));
+        let time = self.painted(&time, Colour::Grey);
         let kind = self.painted(&format!("{kind:<width$}", width = self.kind), colour(&event.kind));
         let mut line = format!("{time}  {kind}  ");
         if let Some(connection) = event.connection() {
@@ -143,15 +140,15 @@ fn clean(text: &str) -> String {
         .collect()
 }
 
-fn colour(kind: &Kind) -> Option<Colour> {
+fn colour(kind: &Kind) -> Colour {
     match kind {
-        Kind::Fallback { denied_by: Some(_), .. } => Some(Colour::Cyan),
-        Kind::Fallback { .. } => Some(Colour::Yellow),
-        Kind::Verdict { shadow: true, .. } => Some(Colour::Grey),
-        Kind::Verdict { verdict, .. } if verdict == "deny" => Some(Colour::Cyan),
-        Kind::Verdict { .. } | Kind::Policy { result: PolicyResult::Reloaded, .. } => Some(Colour::Green),
-        Kind::HandshakeError { .. } | Kind::LinkDown { .. } | Kind::Policy { .. } => Some(Colour::Red),
-        Kind::Lost { .. } | Kind::Suppressed { .. } | Kind::Missed { .. } => Some(Colour::Magenta),
+        Kind::Fallback { denied_by: Some(_), .. } => Colour::Cyan,
+        Kind::Fallback { .. } => Colour::Yellow,
+        Kind::Verdict { shadow: true, .. } => Colour::Grey,
+        Kind::Verdict { verdict, .. } if verdict == "deny" => Colour::Cyan,
+        Kind::Verdict { .. } | Kind::Policy { result: PolicyResult::Reloaded, .. } => Colour::Green,
+        Kind::HandshakeError { .. } | Kind::LinkDown { .. } | Kind::Policy { .. } => Colour::Red,
+        Kind::Lost { .. } | Kind::Suppressed { .. } | Kind::Missed { .. } => Colour::Magenta,
     }
 }
 
@@ -247,7 +244,7 @@ pub fn advice(event: &Event) -> Vec<String> {
             lines.push("check   $ smc-agent show links".to_owned());
         }
         Kind::Lost { .. } => {
-            lines.push("check   $ smc-agent run --event-rate …, or fewer rules with log: true".to_owned())
+            lines.push("check   $ smc-agent run --event-rate …, or fewer rules with log: true".to_owned());
         }
         Kind::Verdict { .. } | Kind::Policy { .. } | Kind::Suppressed { .. } | Kind::Missed { .. } => {}
     }

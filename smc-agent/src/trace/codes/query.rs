@@ -17,7 +17,7 @@ pub struct CodeQuery {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum QueryError {
     /// Neither a number nor a name.
-    #[error("{text:?} is no code: write it as 0x03010000, as 50397184 or as PEERNOSMC, or two with a slash{}", guess(.nearest))]
+    #[error("{text:?} is no code: write it as 0x03010000, as 50397184 or as PEERNOSMC, or two with a slash{}", guess(*.nearest))]
     Unknown {
         /// The text.
         text: String,
@@ -29,7 +29,7 @@ pub enum QueryError {
     TooLarge(String),
 }
 
-fn guess(nearest: &Option<&'static str>) -> String {
+fn guess(nearest: Option<&'static str>) -> String {
     nearest.map_or_else(String::new, |name| format!(" (did you mean {name}?)"))
 }
 

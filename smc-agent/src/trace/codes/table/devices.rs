@@ -1,4 +1,4 @@
-//! Devices and what SMCv2 needs of the peer: `0x0303……`, and `0x0308……` to `0x030f……`.
+//! Devices, and what version 2 of SMC needs of the peer: `0x0303……`, and `0x0308……` to `0x030f……`.
 
 use super::super::{Check, CodeInfo, Earlier, SeenBy};
 use super::{
