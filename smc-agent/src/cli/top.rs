@@ -76,12 +76,16 @@ impl From<By> for Property {
 const ROWS: usize = 10;
 
 /// Counts what comes.
-struct Counting<'a>(&'a RefCell<Counts>);
+struct Counting<'a> {
+    counts: &'a RefCell<Counts>,
+    /// Where notices go while a screen is drawn; else to standard error.
+    notice: Option<&'a RefCell<String>>,
+}
 
 impl Sink for Counting<'_> {
     fn event(&mut self, event: Option<Event>, _line: &str) -> Result<(), Failure> {
         if let Some(event) = event {
-            self.0.borrow_mut().add(&event);
+            self.counts.borrow_mut().add(&event);
         }
         Ok(())
     }
@@ -91,7 +95,10 @@ impl Sink for Counting<'_> {
     }
 
     fn tell(&mut self, text: &str) {
-        say(text);
+        match self.notice {
+            Some(notice) => text.clone_into(&mut notice.borrow_mut()),
+            None => say(text),
+        }
     }
 }
 
@@ -105,8 +112,10 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
     };
     let mut intake = Intake::new(arguments.filters.filter.clone(), period, !piped);
     let counts = RefCell::new(Counts::new(arguments.filters.names_kinds));
+    let notice = RefCell::new(String::new());
+    let mut counting = Counting { counts: &counts, notice: None };
     if piped {
-        from_stdin(&mut intake, &mut Counting(&counts))?;
+        from_stdin(&mut intake, &mut counting)?;
         show_once(&counts.borrow().total(&by, arguments.rows.unwrap_or(ROWS), None), arguments.output)?;
         return intake.end();
     }
@@ -117,7 +126,7 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
     let client = Client::new(places);
     runtime()?.block_on(async {
         let begun = Timestamp::now();
-        let has_agent = past(&events, period.since, &mut intake, &mut Counting(&counts)).await?;
+        let has_agent = past(&events, period.since, &mut intake, &mut counting).await?;
         if arguments.once {
             if !has_agent {
                 return Err(Failure::not_so(NO_PAST));
@@ -129,7 +138,7 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
             return show_once(&counts.borrow().total(&by, rows, Some(to)), arguments.output);
         }
         let mut screen = Screen::new(arguments.output);
-        let mut counting = Counting(&counts);
+        counting.notice = screen.terminal.then_some(&notice);
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let draw = async {
@@ -143,7 +152,7 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
                 }
                 let (rows, width) = screen.room(by.len(), arguments.rows);
                 let top = counts.borrow().live(&by, rows, Timestamp::now());
-                screen.draw(&top, width)?;
+                screen.draw(&top, width, &notice.borrow())?;
             }
         };
         tokio::select! {
@@ -191,18 +200,21 @@ impl Screen {
     /// How many rows of each section fit, and how wide lines may be.
     fn room(&self, sections: usize, rows: Option<usize>) -> (usize, Option<usize>) {
         let size = self.terminal.then(terminal_size::terminal_size).flatten();
-        // Four lines of totals; a heading and an empty line for each section.
+        // Three lines of totals, two for a notice; a heading and an empty line for each section.
         let fitting =
             |height: u16| (usize::from(height).saturating_sub(5) / sections.max(1)).saturating_sub(2).max(1);
         let fitting = size.map_or(ROWS, |(_, height)| fitting(height.0));
         (rows.unwrap_or(fitting), size.map(|(width, _)| usize::from(width.0)))
     }
 
-    fn draw(&mut self, top: &Top, width: Option<usize>) -> Result<(), Failure> {
+    fn draw(&mut self, top: &Top, width: Option<usize>, notice: &str) -> Result<(), Failure> {
         if self.output == Output::Json {
             return emit_line(top);
         }
-        let text = text(top, width);
+        let mut text = text(top, width);
+        if !notice.is_empty() {
+            let _ = write!(text, "\n{}", cut(&escape(notice), width.unwrap_or(usize::MAX)));
+        }
         let mut out = io::stdout().lock();
         if self.terminal {
             // Home; each line cleared behind its end; the rest cleared: less flicker than clearing first.
