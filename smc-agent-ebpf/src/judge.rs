@@ -4,14 +4,15 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
-    Counter, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Refusal, RefusalKey, Role, Verdict,
+    Counter, EVENT_SHADOW, EVENT_VERDICT_DENY, EventKind, Refusal, RefusalKey, Role, Verdict,
 };
 
 use crate::{
     decision::{Judged, decide, decide_and_count},
     diagnose,
+    emit::emit,
     kernel::Endpoints,
-    maps::{EVENTS, REFUSALS, SCOPE, count},
+    maps::{REFUSALS, SCOPE, count},
     offsets::ENFORCING,
     table::KernelTable,
 };
@@ -144,36 +145,10 @@ fn key(ends: &Endpoints, netns: u32) -> RefusalKey {
 #[inline(never)]
 fn report(ends: &Endpoints, role: u32, netns: u32, slot: u32, what: u32) {
     let generation = KernelTable::in_slot(slot).map_or(0, |table| table.generation());
-    emit(|event| {
-        *event = Event {
-            // SAFETY: the helper takes nothing and only reads the clock.
-            time: unsafe { bpf_ktime_get_ns() },
-            generation,
-            netns,
-            kind: EventKind::Verdict as u16,
-            family: ends.family,
-            local: ends.local,
-            peer: ends.peer,
-            local_port: ends.local_port,
-            peer_port: ends.peer_port,
-            code: 0,
-            peer_code: 0,
-            rule: (what >> 8) as u16,
-            role: role as u8,
-            flags: what as u8,
-        };
+    emit(EventKind::Verdict, ends, role, |event| {
+        event.generation = generation;
+        event.netns = netns;
+        event.rule = (what >> 8) as u16;
+        event.flags = what as u8;
     });
-}
-
-/// Has an event written right into the ring buffer, or counts it as lost.
-#[inline(always)]
-pub fn emit(write: impl FnOnce(&mut Event)) {
-    let Some(mut entry) = EVENTS.reserve_untyped::<Event>(0) else {
-        count(Counter::EventsLost);
-        return;
-    };
-    // SAFETY: the entry is as large and as aligned as an Event, and any bytes are one.
-    write(unsafe { entry.assume_init_mut() });
-    entry.submit(0);
-    count(Counter::EventsProduced);
 }

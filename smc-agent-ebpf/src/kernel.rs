@@ -4,8 +4,8 @@ use aya_ebpf::{Global, helpers::bpf_probe_read_kernel};
 use smc_agent_common::{Address, Flow, Role};
 
 use crate::offsets::{
-    OFF_NET_INUM, OFF_SKC_DADDR, OFF_SKC_DPORT, OFF_SKC_FAMILY, OFF_SKC_NET, OFF_SKC_NUM, OFF_SKC_RCV_SADDR,
-    OFF_SKC_V6_DADDR, OFF_SKC_V6_RCV_SADDR,
+    ABSENT, OFF_NET_COOKIE, OFF_NET_INUM, OFF_SKC_DADDR, OFF_SKC_DPORT, OFF_SKC_FAMILY, OFF_SKC_NET,
+    OFF_SKC_NUM, OFF_SKC_RCV_SADDR, OFF_SKC_V6_DADDR, OFF_SKC_V6_RCV_SADDR,
 };
 
 pub const AF_INET: u16 = 2;
@@ -95,5 +95,17 @@ fn word(bytes: &[u8; 16], index: usize) -> u32 {
 /// Inode number of the network namespace of the `struct sock_common` at `sk`; 0 if it cannot be read.
 #[inline(always)]
 pub fn netns_of_sock(sk: *const u8) -> u32 {
-    read::<*const u8>(sk, &OFF_SKC_NET).and_then(|net| read(net, &OFF_NET_INUM)).unwrap_or(0)
+    net_of_sock(sk).and_then(|net| read(net, &OFF_NET_INUM)).unwrap_or(0)
+}
+
+/// The `struct net` of the `struct sock_common` at `sk`.
+#[inline(always)]
+pub fn net_of_sock(sk: *const u8) -> Option<*const u8> {
+    read(sk, &OFF_SKC_NET)
+}
+
+/// Cookie of the network namespace `net`; 0 if it has none, or none yet (before 5.12 one is made when it is asked for).
+#[inline(always)]
+pub fn cookie_of_net(net: *const u8) -> u64 {
+    if OFF_NET_COOKIE.load() == ABSENT { 0 } else { read(net, &OFF_NET_COOKIE).unwrap_or(0) }
 }

@@ -16,6 +16,7 @@
 
 mod decision;
 mod diagnose;
+mod emit;
 mod hooks;
 mod judge;
 mod kernel;

@@ -4,7 +4,7 @@ use aya_ebpf::{
     btf_maps::{Array, ArrayOfMaps, HashMap, LruHashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
-use smc_agent_common::{Counter, Fixed, Line, MAX_RULES, Refusal, RefusalKey};
+use smc_agent_common::{Counter, Fixed, Line, MAX_RULES, Owner, Rate, RateKey, Refusal, RefusalKey};
 
 /// `BPF_F_INNER_MAP` (uapi/linux/bpf.h, 5.10): inner maps of this outer map may differ in size.
 pub const BPF_F_INNER_MAP: usize = 1 << 12;
@@ -46,6 +46,15 @@ pub static SCOPE: HashMap<u32, u8, 65536, { aya_ebpf::bindings::BPF_F_NO_PREALLO
 #[btf_map]
 pub static EVENTS: RingBuf<(), { 1 << 22 }> = RingBuf::new();
 
+/// Whose sockets are, by the address of their `struct smc_sock`. Not pinned: what is missed while no agent runs, such as
+/// that a socket is closed, would make it wrong. What is pushed out lacks its owner in events, nothing else.
+#[btf_map]
+pub static OWNERS: LruHashMap<u64, Owner, 32768> = LruHashMap::new();
+
+/// How many equal events there were lately: only where `EVENT_RATE` limits them.
+#[btf_map]
+pub static RATES: LruHashMap<RateKey, Rate, 8192> = LruHashMap::new();
+
 /// Adds one to `counter` on this CPU.
 #[inline(always)]
 pub fn count(counter: Counter) {
@@ -53,5 +62,24 @@ pub fn count(counter: Counter) {
         // SAFETY: the pointer is this CPU's element, and nothing else on this CPU writes it meanwhile: a nested
         // program could at worst make one increment be lost.
         unsafe { *value += 1 };
+    }
+}
+
+/// Adds one to `counter`, and never loses one to a program that interrupts this one: what is made of events has to add up.
+#[inline(always)]
+pub fn count_exactly(counter: Counter) {
+    if let Some(value) = COUNTERS.get_ptr_mut(counter as u32) {
+        add_one(value);
+    }
+}
+
+/// Adds one to a number in a map, in one step.
+#[inline(always)]
+pub fn add_one(value: *mut u64) {
+    // The compiler's own atomics for this target can load and store only.
+    // SAFETY: the pointer is into a map's element, 8 bytes aligned and valid for as long as the program runs, and the
+    // instruction touches nothing else.
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) value, in(reg) 1_u64, options(nostack));
     }
 }

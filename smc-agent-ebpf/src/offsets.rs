@@ -56,7 +56,48 @@ offsets! {
     OFF_SMC_PEER_DIAGNOSIS;
     /// `struct socket`: `sk` (pointer).
     OFF_SOCKET_SK;
+    /// `struct net`: `net_cookie` (u64), or [`ABSENT`].
+    OFF_NET_COOKIE;
+    /// `struct sock`: `__sk_common.skc_state` (u8).
+    OFF_SKC_STATE;
+    /// `struct sock`: `sk_err` (int).
+    OFF_SK_ERR;
+    /// `struct smc_sock`: `use_fallback` (bool).
+    OFF_SMC_USE_FALLBACK;
+    /// `struct smc_sock`: `fallback_rsn` (int).
+    OFF_SMC_FALLBACK_RSN;
+    /// `struct smc_link`: `lgr` (pointer).
+    OFF_LNK_LGR;
+    /// `struct smc_link`: `ibname` (text).
+    OFF_LNK_IBNAME;
+    /// `struct smc_link`: `ibport` (u8).
+    OFF_LNK_IBPORT;
+    /// `struct smc_link`: `link_id` (u8).
+    OFF_LNK_ID;
+    /// `struct smc_link`: `gid` (16 bytes).
+    OFF_LNK_GID;
+    /// `struct smc_link`: `peer_gid` (16 bytes).
+    OFF_LNK_PEER_GID;
+    /// `struct smc_link`: `conn_cnt` (atomic), or [`ABSENT`].
+    OFF_LNK_CONN_CNT;
+    /// `struct smc_link_group`: `id` (4 bytes).
+    OFF_LGR_ID;
+    /// `struct smc_link_group`: `smc_version` (u8).
+    OFF_LGR_SMC_VERSION;
+    /// `struct smc_link_group`: `net` (pointer).
+    OFF_LGR_NET;
 }
+
+/// In the place of an offset: this kernel has no such field.
+pub const ABSENT: u32 = u32::MAX;
+
+/// Events a second with one code and one peer that are reported; the others are counted. 0: no limit.
+#[unsafe(no_mangle)]
+pub static EVENT_RATE: Global<u32> = Global::new(0);
+
+/// 1 where the kernel has no tracepoint for fallbacks, so that they are seen where the kernel comes by after them.
+#[unsafe(no_mangle)]
+pub static FALLBACK_BY_PROBE: Global<u32> = Global::new(0);
 
 /// 1 when a backend enforces the policy, so that a refused option can be the policy's doing.
 #[unsafe(no_mangle)]

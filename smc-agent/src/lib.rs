@@ -8,4 +8,5 @@ pub mod kernel;
 pub mod netlink;
 pub mod policy;
 pub mod show;
+pub mod tail;
 pub mod trace;

@@ -6,7 +6,11 @@ use schemars::{Schema, schema_for};
 use smc_agent::{
     daemon::{Reload, Status},
     enforce::{Detached, PolicyRecord},
-    trace::Event,
+    tail::counts::Top,
+    trace::{
+        Event, EventStats,
+        codes::{CodeList, Explanation},
+    },
 };
 
 fn check(name: &str, schema: &Schema) -> Result<(), Box<dyn std::error::Error>> {
@@ -24,6 +28,10 @@ fn check(name: &str, schema: &Schema) -> Result<(), Box<dyn std::error::Error>> 
 fn the_checked_in_schemas_are_those_of_the_types() -> Result<(), Box<dyn std::error::Error>> {
     check("status", &schema_for!(Status))?;
     check("event", &schema_for!(Event))?;
+    check("event-stats", &schema_for!(EventStats))?;
+    check("code", &schema_for!(Explanation))?;
+    check("code-list", &schema_for!(CodeList))?;
+    check("top", &schema_for!(Top))?;
     check("reload", &schema_for!(Reload))?;
     check("detach", &schema_for!(Detached))?;
     check("policy-record", &schema_for!(PolicyRecord))

@@ -20,9 +20,17 @@
 #[path = "../decision.rs"]
 #[expect(dead_code, reason = "what only the hooks use")]
 mod decision;
+#[path = "../emit.rs"]
+mod emit;
+#[path = "../kernel.rs"]
+#[expect(dead_code, reason = "what only the hooks use")]
+mod kernel;
 #[path = "../maps.rs"]
 #[expect(dead_code, reason = "what only the hooks use")]
 mod maps;
+#[path = "../offsets.rs"]
+#[expect(dead_code, reason = "what only the hooks use")]
+mod offsets;
 #[path = "../table.rs"]
 #[expect(dead_code, reason = "what only the hooks use")]
 mod table;
@@ -34,11 +42,14 @@ use aya_ebpf::{
     programs::TcContext,
 };
 use smc_agent_common::{
-    Address, Decision, Flow, Role, Verdict,
+    Address, Decision, EventKind, Flow, OwnerSeen, Role, Verdict,
     table::{PEER_V4, PEER_V6},
 };
 
 use crate::{decision::smc_classify, table::KernelTable};
+
+/// `SMC_CLC_DECL_PEERNOSMC` (`net/smc/smc_clc.h`).
+const PEER_NO_SMC: u32 = 0x0301_0000;
 
 /// A flow in a map.
 #[repr(C)]
@@ -198,6 +209,35 @@ pub fn probe_load(_: TcContext) -> i32 {
         let mixed = (flow.peer[3] ^ flow.peer[1] ^ index).wrapping_mul(0x9e37_79b9);
         let place = ((u64::from(mixed) * u64::from(LOAD_COUNT.load())) >> 32) as u32;
         LOADS.get(place).copied()
+    })
+}
+
+/// An event, as the hooks make one of a fallback: of so many clients in turn as there are flows.
+#[classifier]
+pub fn probe_event(_: TcContext) -> i32 {
+    with_next(|index, flow| {
+        let mut ends = kernel::Endpoints {
+            family: kernel::AF_INET,
+            local: [0; 16],
+            peer: [0; 16],
+            local_port: 443,
+            peer_port: 0,
+        };
+        ends.local[..4].copy_from_slice(&[10, 0, 0, 1]);
+        ends.peer[..4].copy_from_slice(&flow.peer[3].to_be_bytes());
+        ends.peer_port = index as u16;
+        let role = Role::Server as u32;
+        if !emit::too_many(&ends, PEER_NO_SMC, role) {
+            emit::emit(EventKind::Fallback, &ends, role, |event| {
+                event.netns = 4_026_531_840;
+                event.netns_cookie = 1;
+                event.code = PEER_NO_SMC;
+                event.owner.pid = 1;
+                event.owner.seen = OwnerSeen::Listen as u8;
+                event.owner.comm[..5].copy_from_slice(b"probe");
+            });
+        }
+        Some(u64::from(index))
     })
 }
 

@@ -1,15 +1,26 @@
-//! The raw tracepoint `smc_switch_to_fallback(const struct smc_sock *smc, int reason)` (`net/smc/smc_tracepoint.h`,
-//! 5.16 and later): an SMC socket's connection goes on as plain TCP.
+//! An SMC socket's connection goes on as plain TCP: the raw tracepoint
+//! `smc_switch_to_fallback(const struct smc_sock *smc, int reason)` (`net/smc/smc_tracepoint.h`, 5.16 and later). Where
+//! the kernel has none it stores the reason only after the switch, and is caught where it comes by next: a client's
+//! connection at `smc_copy_sock_settings_to_clc`, a server's at `smc_listen_out`, both with the socket as first argument.
 
 use aya_ebpf::{
-    EbpfContext as _, helpers::bpf_ktime_get_ns, macros::raw_tracepoint, programs::RawTracePointContext,
+    EbpfContext as _,
+    macros::{kprobe, raw_tracepoint},
+    programs::{ProbeContext, RawTracePointContext},
 };
-use smc_agent_common::{EVENT_DENIED, Event, EventKind, RULE_DEFAULT, Refusal, Role};
+use smc_agent_common::{Counter, EVENT_DENIED, EventKind, RULE_DEFAULT, Refusal, Role};
 
+use super::{
+    handshake,
+    owner::owner_of,
+    socket::{Socket, TCP_CLOSE},
+};
 use crate::{
-    judge::{emit, refusal_of_client, refusal_of_server},
-    kernel::{Endpoints, netns_of_sock, read},
-    offsets::{OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS, OFF_SOCKET_SK},
+    emit::{emit, too_many},
+    judge::{refusal_of_client, refusal_of_server},
+    kernel::{cookie_of_net, net_of_sock, netns_of_sock, read},
+    maps::count,
+    offsets::{FALLBACK_BY_PROBE, OFF_SMC_FALLBACK_RSN, OFF_SMC_USE_FALLBACK},
 };
 
 /// `SMC_CLC_DECL_PEERNOSMC` (`net/smc/smc_clc.h`): what both ends see when the option was refused.
@@ -20,42 +31,76 @@ pub fn smc_fallback(ctx: RawTracePointContext) -> i32 {
     let arguments = ctx.as_ptr().cast::<u64>().cast_const();
     // SAFETY: struct bpf_raw_tracepoint_args has the tracepoint's two arguments as 64-bit words.
     let (smc, reason) = unsafe { (*arguments as *const u8, *arguments.add(1)) };
-    let _ = report(smc, reason as u32);
+    if let Some(socket) = Socket::of(smc) {
+        report(&socket, reason as u32);
+    }
     0
 }
 
+/// `smc_copy_sock_settings_to_clc(struct smc_sock *smc)`: also called before a connection is made, and by listeners.
+#[kprobe]
+pub fn smc_client_settled(ctx: ProbeContext) -> u32 {
+    if let Some(socket) = ctx.arg(0).and_then(Socket::of)
+        && socket.role == Role::Client
+        && socket.ends.peer_port != 0
+    {
+        after_the_switch(&socket);
+    }
+    0
+}
+
+/// `smc_listen_out(struct smc_sock *new_smc)`: a server is done with a handshake, however it ended.
+#[kprobe]
+pub fn smc_server_settled(ctx: ProbeContext) -> u32 {
+    if let Some(socket) = ctx.arg(0).and_then(Socket::of)
+        && socket.role == Role::Server
+    {
+        if FALLBACK_BY_PROBE.load() != 0 {
+            after_the_switch(&socket);
+        }
+        if socket.state() == Some(TCP_CLOSE) {
+            handshake::report(&socket, socket.error());
+        }
+    }
+    0
+}
+
+/// Reports a fallback that has happened before, if one has.
 #[inline(always)]
-fn report(smc: *const u8, code: u32) -> Option<()> {
-    let socket: *const u8 = read(smc, &OFF_SMC_CLCSOCK)?;
-    let sk: *const u8 = read(socket, &OFF_SOCKET_SK)?;
-    let ends = Endpoints::of(sk)?;
-    let netns = netns_of_sock(sk);
-    let role = if read::<u64>(smc, &OFF_SMC_LISTEN)? == 0 { Role::Client } else { Role::Server };
-    let peer_code = read(smc, &OFF_SMC_PEER_DIAGNOSIS).unwrap_or(0);
+fn after_the_switch(socket: &Socket) {
+    /// Classes of the codes that Linux has had: the highest byte.
+    const CLASSES: core::ops::RangeInclusive<u32> = 1..=9;
+    let fell_back: Option<u8> = read(socket.smc, &OFF_SMC_USE_FALLBACK);
+    let code: Option<u32> = read(socket.smc, &OFF_SMC_FALLBACK_RSN);
+    match (fell_back, code) {
+        (Some(0), _) => {}
+        (Some(1), Some(code)) if CLASSES.contains(&(code >> 24)) => report(socket, code),
+        // Where the layout is from a table, the kernel may have been built with another one.
+        _ => count(Counter::LayoutRefused),
+    }
+}
+
+#[inline(always)]
+fn report(socket: &Socket, code: u32) {
+    let Socket { ends, role, .. } = socket;
+    if too_many(ends, code, *role as u32) {
+        return;
+    }
+    let netns = netns_of_sock(socket.sk);
     let mut refusal = Refusal { generation: 0, rule: RULE_DEFAULT, reserved: [0; 3] };
     let denied = match (code, role) {
-        (PEER_NO_SMC, Role::Client) => refusal_of_client(&ends, netns, &mut refusal),
-        (PEER_NO_SMC, Role::Server) => refusal_of_server(&ends, netns, &mut refusal),
+        (PEER_NO_SMC, Role::Client) => refusal_of_client(ends, netns, &mut refusal),
+        (PEER_NO_SMC, Role::Server) => refusal_of_server(ends, netns, &mut refusal),
         _ => 0,
     };
-    emit(|event| {
-        *event = Event {
-            // SAFETY: the helper takes nothing and only reads the clock.
-            time: unsafe { bpf_ktime_get_ns() },
-            generation: refusal.generation,
-            netns,
-            kind: EventKind::Fallback as u16,
-            family: ends.family,
-            local: ends.local,
-            peer: ends.peer,
-            local_port: ends.local_port,
-            peer_port: ends.peer_port,
-            code,
-            peer_code,
-            rule: refusal.rule,
-            role: role as u8,
-            flags: if denied == 1 { EVENT_DENIED } else { 0 },
-        };
+    emit(EventKind::Fallback, ends, *role as u32, |event| {
+        event.generation = refusal.generation;
+        event.netns = netns;
+        event.netns_cookie = net_of_sock(socket.sk).map_or(0, cookie_of_net);
+        event.code = code;
+        event.peer_code = socket.peer_code();
+        event.rule = refusal.rule;
+        event.flags = if denied == 1 { EVENT_DENIED } else { 0 };
+        owner_of(socket, &mut event.owner);
     });
-    Some(())
 }

@@ -97,12 +97,15 @@ impl From<DaemonError> for Failure {
             DaemonError::Policy(error) => error.into(),
             DaemonError::Lock(error) => error.into(),
             DaemonError::Io(error) | DaemonError::Enforce(EnforceError::Io(error)) => error.into(),
-            DaemonError::Btf(_) | DaemonError::NoSmc | DaemonError::Enforce(EnforceError::NoBackend(_)) => {
-                Self::unsupported(error.to_string())
-            }
-            DaemonError::Enforce(_) | DaemonError::Netlink(_) | DaemonError::Watch(_) => {
-                Self::not_so(error.to_string())
-            }
+            DaemonError::Btf(_)
+            | DaemonError::NoSmc
+            | DaemonError::NothingToObserve
+            | DaemonError::NoFallbacks(_)
+            | DaemonError::Enforce(EnforceError::NoBackend(_)) => Self::unsupported(error.to_string()),
+            DaemonError::Enforce(_)
+            | DaemonError::Netlink(_)
+            | DaemonError::Watch(_)
+            | DaemonError::Source(_) => Self::not_so(error.to_string()),
         }
     }
 }

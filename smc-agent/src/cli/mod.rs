@@ -1,5 +1,6 @@
 //! Commands: arguments in, text or JSON out. Nothing else of the library prints.
 
+mod code;
 mod detach;
 mod failure;
 mod monitor;
@@ -10,6 +11,8 @@ mod run;
 mod set;
 mod show;
 mod status;
+mod tail;
+mod top;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -86,6 +89,12 @@ enum Command {
     Set(set::SetArguments),
     /// Show rates, connections and memory of SMC, again and again
     Monitor(monitor::MonitorArguments),
+    /// Show events: what fell back, why, and whose it was
+    Tail(tail::TailArguments),
+    /// Count events by code, peer, port, owner and rule, again and again
+    Top(top::TopArguments),
+    /// Explain why connections fall back: what a code means and what to do about it
+    Code(code::CodeArguments),
 }
 
 #[derive(Debug, Args)]
@@ -137,6 +146,9 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Show(arguments) => show::show(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::Monitor(arguments) => monitor::monitor(&arguments),
+        Command::Tail(arguments) => tail::tail(&places, &arguments),
+        Command::Top(arguments) => top::top(&places, &arguments),
+        Command::Code(arguments) => code::code(&arguments),
     }
 }
 

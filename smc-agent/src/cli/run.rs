@@ -33,6 +33,9 @@ pub(super) struct RunArguments {
     /// Read the policy anew whenever its files change; one that is not valid leaves the old one in force
     #[arg(long)]
     watch_policy: bool,
+    /// Show no more than this many events a second with one code and one peer; the others are counted (0: all)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    event_rate: u32,
     /// Do not have the kernel load the module smc
     #[arg(long)]
     no_load_module: bool,
@@ -62,6 +65,7 @@ pub(super) fn run(places: Places, arguments: &RunArguments) -> Result<ExitCode, 
             backend: arguments.backend,
             limits,
             log_level: arguments.bpf_log.map_or(0, |level| level as u8),
+            event_rate: arguments.event_rate,
         },
         // Others read them too, in a folder of their own: `policy show`, and the agent that comes after this one.
         sources: arguments.policy.iter().map(std::path::absolute).collect::<Result<_, _>>()?,

@@ -10,7 +10,10 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 
 use super::status::{Reload, Status};
-use crate::enforce::{Detached, Places};
+use crate::{
+    enforce::{Detached, Places},
+    trace::EventStats,
+};
 
 /// Why the running agent gave no answer.
 #[derive(Debug, Error)]
@@ -60,6 +63,11 @@ impl Client {
     /// Its status.
     pub async fn status(&self) -> Result<Status, ClientError> {
         self.ask(Method::GET, "/v1/status").await
+    }
+
+    /// What became of events since it started.
+    pub async fn event_stats(&self) -> Result<EventStats, ClientError> {
+        self.ask(Method::GET, "/v1/events/stats").await
     }
 
     /// Has it read its policy anew.

@@ -5,13 +5,13 @@ use std::{convert::Infallible, fs, io, os::unix::fs::PermissionsExt as _, path::
 use axum::{
     Json, Router,
     body::{Body, Bytes},
-    extract::State,
+    extract::{RawQuery, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
     serve::Listener,
 };
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _};
 use serde::Serialize;
 use tokio::{
     net::{UnixListener, UnixStream, unix::SocketAddr},
@@ -20,8 +20,15 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::status::{Reload, Status};
-use crate::enforce::{Detached, at};
+use super::{
+    publish::{Subscription, Wanted, line},
+    query,
+    status::{Reload, Status},
+};
+use crate::{
+    enforce::{Detached, at},
+    trace::{Event, EventStats},
+};
 
 /// What the socket's tasks ask of the loop that owns the agent.
 #[derive(Debug)]
@@ -30,6 +37,10 @@ pub(super) enum Request {
     Status(oneshot::Sender<Result<Status, String>>),
     /// Read the policy anew.
     Reload(oneshot::Sender<Reload>),
+    /// Events, past and to come.
+    Events(Wanted, oneshot::Sender<Subscription>),
+    /// What became of events, or why that cannot be read.
+    Stats(oneshot::Sender<Result<EventStats, String>>),
     /// Take everything out of the kernel and stop.
     Detach(oneshot::Sender<Detached>),
 }
@@ -37,7 +48,6 @@ pub(super) enum Request {
 #[derive(Clone)]
 struct Shared {
     requests: mpsc::Sender<Request>,
-    events: broadcast::Sender<Bytes>,
 }
 
 /// The socket's tasks.
@@ -72,17 +82,14 @@ pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves the socket. Events come as lines of JSON.
-pub(super) fn serve(
-    listener: UnixListener,
-    requests: mpsc::Sender<Request>,
-    events: broadcast::Sender<Bytes>,
-) -> Server {
+pub(super) fn serve(listener: UnixListener, requests: mpsc::Sender<Request>) -> Server {
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/events", get(stream))
+        .route("/v1/events/stats", get(stats))
         .route("/v1/reload", post(reload))
         .route("/v1/detach", post(detach))
-        .with_state(Shared { requests, events });
+        .with_state(Shared { requests });
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(async move {
         let serve = axum::serve(Checked(listener), router).with_graceful_shutdown(async {
@@ -154,22 +161,45 @@ async fn detach(State(shared): State<Shared>) -> Response {
     answer(ask(&shared, Request::Detach).await)
 }
 
-/// Events from now on. A reader that is too slow misses some and is told how many, and never holds up anybody.
-async fn stream(State(shared): State<Shared>) -> Response {
-    let events = shared.events.subscribe();
-    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines_of(events))).into_response()
+async fn stats(State(shared): State<Shared>) -> Response {
+    match ask(&shared, Request::Stats).await {
+        Ok(Ok(stats)) => Json(stats).into_response(),
+        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(response) => response,
+    }
 }
 
-fn lines_of(events: broadcast::Receiver<Bytes>) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    futures_util::stream::unfold(events, |mut events| async move {
+/// Events: those of the past that are asked for, then those to come. A reader that is too slow misses some and is told how
+/// many, and never holds up anybody.
+async fn stream(State(shared): State<Shared>, RawQuery(query): RawQuery) -> Response {
+    let wanted = match query::wanted(query.as_deref().unwrap_or_default()) {
+        Ok(wanted) => wanted,
+        Err(problem) => return (StatusCode::BAD_REQUEST, format!("{problem}\n")).into_response(),
+    };
+    match ask(&shared, |reply| Request::Events(wanted, reply)).await {
+        Ok(subscription) => {
+            let body = Body::from_stream(lines_of(subscription));
+            ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+        }
+        Err(response) => response,
+    }
+}
+
+fn lines_of(subscription: Subscription) -> impl Stream<Item = Result<Bytes, Infallible>> {
+    let Subscription { past, future, run } = subscription;
+    // Made as they are sent: a reader that hangs up early costs little.
+    let past = futures_util::stream::iter(past).filter_map(|event| async move { line(&event).map(Ok) });
+    let future = futures_util::stream::unfold(future, move |events| async move {
+        let mut events = events?;
         let line = match events.recv().await {
             Ok(line) => line,
-            Err(broadcast::error::RecvError::Lagged(missed)) => {
-                debug!("a reader of events missed {missed}");
-                Bytes::from(format!("{{\"version\":1,\"event\":\"missed\",\"count\":{missed}}}\n"))
+            Err(broadcast::error::RecvError::Lagged(count)) => {
+                debug!("a reader of events missed {count}");
+                line(&Event::missed(run, count))?
             }
             Err(broadcast::error::RecvError::Closed) => return None,
         };
-        Some((Ok(line), events))
-    })
+        Some((Ok(line), Some(events)))
+    });
+    past.chain(future)
 }

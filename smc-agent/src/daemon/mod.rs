@@ -4,10 +4,15 @@
 mod client;
 mod control;
 mod names;
+mod observe;
+mod publish;
+mod query;
+mod reconcile;
 mod run;
 mod status;
 mod watch;
 
 pub use client::{Client, ClientError};
+pub use observe::{ObserveOptions, Observer};
 pub use run::{DaemonError, Notice, RunOptions, run};
-pub use status::{AgentStatus, Degraded, PolicyStatus, Reload, RuleStatus, Status};
+pub use status::{AgentStatus, Degraded, NotShown, PolicyStatus, Reload, RuleStatus, Status};

@@ -6,33 +6,39 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Bytes;
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::{
     io::unix::AsyncFd,
     net::UnixListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::{broadcast, mpsc},
+    sync::mpsc,
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::{
     control::{self, Request},
     names::Names,
-    status::{AgentStatus, Reload, Status, VERSION},
+    publish::Publisher,
+    reconcile::Reconciliation,
+    status::{AgentStatus, NotShown, Reload, Status, VERSION},
     watch::Watch,
 };
 use crate::{
     enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError, Places},
-    kernel::{btf::BtfError, features::Features, tracepoint},
+    kernel::{
+        btf::BtfError,
+        features::Features,
+        hooks::{self, Missing},
+    },
     netlink::link::{self, LinkChange, LinkMonitor},
     policy::{self, LoadError, Loaded},
-    trace::{Event, EventReader, event::ClockOffset},
+    trace::{
+        Event, EventSource, EventStats, SourceError,
+        event::{Kind, PolicyResult},
+    },
 };
 
-/// Lines of events that a slow reader of the control socket may be behind before it misses some.
-const BACKLOG: usize = 4096;
 /// How often a policy that was refused is tried again, where its files are watched.
 const RETRY: Duration = Duration::from_secs(5);
 /// Requests that wait for the loop.
@@ -98,6 +104,15 @@ pub enum DaemonError {
     /// The files of the policy cannot be watched.
     #[error("watch the files of the policy: {0}")]
     Watch(#[from] notify::Error),
+    /// Events cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// SMC is not in this kernel: there is nothing to observe.
+    #[error("this kernel has no SMC: module smc is not loaded and cannot be (modprobe smc tells why)")]
+    NothingToObserve,
+    /// This kernel does not tell of fallbacks.
+    #[error("fallbacks cannot be seen on this kernel: {0}")]
+    NoFallbacks(String),
     /// A file, socket or signal could not be used.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -126,7 +141,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     let monitor = LinkMonitor::open()?;
     // Whatever can fail comes before the policy is in force.
     let listener = control::bind(&places.control_socket())?;
-    let enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)
+    let mut enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)
         .inspect_err(|_| {
             let _ = std::fs::remove_file(places.control_socket());
             leave_nothing(&places);
@@ -134,17 +149,19 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     if let Some(watch) = &mut watch {
         watch.renew(paths(&options.sources).chain(paths(loaded.policy.files())))?;
     }
+    let source = EventSource::new(enforcer.ebpf_mut(), options.enforce.event_rate != 0)?;
     let mut agent = Agent {
         options,
         enforcer,
         names: Names::new(places.clone()),
         features,
         since: Timestamp::now(),
-        tracing_missing: None,
+        missing: Vec::new(),
         last_reload: None,
         digest: loaded.digest,
         watch,
-        events: broadcast::Sender::new(BACKLOG),
+        publisher: Publisher::new(),
+        reconciliation: Reconciliation::start(),
         _lock: lock,
     };
     // The table is in the kernel: of a large policy nothing is kept here.
@@ -157,7 +174,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         generation: agent.enforcer.generation(),
         adopted: agent.enforcer.adopted(),
     });
-    agent.serve(signals, listener, monitor, &mut tell).await
+    agent.serve(signals, listener, monitor, source, &mut tell).await
 }
 
 /// Removes the folders again that a start in vain made. Where anything is enforced the folder of pins is not empty, and
@@ -192,24 +209,22 @@ struct Agent {
     names: Names,
     features: Features,
     since: Timestamp,
-    tracing_missing: Option<String>,
+    /// What this kernel does not tell.
+    missing: Vec<Missing>,
     last_reload: Option<Reload>,
     /// Of the files that the policy in force was read from.
     digest: [u8; 32],
     watch: Option<Watch>,
-    events: broadcast::Sender<Bytes>,
+    publisher: Publisher,
+    reconciliation: Option<Reconciliation>,
     _lock: AgentLock,
 }
 
 impl Agent {
     fn start_tracing(&mut self) {
-        let result = match &self.features.smc_offsets {
-            Ok(_) => tracepoint::attach(self.enforcer.ebpf_mut()).map_err(|error| error.to_string()),
-            Err(error) => Err(error.clone()),
-        };
-        if let Err(error) = result {
-            warn!("fallbacks are not shown: {error}");
-            self.tracing_missing = Some(error);
+        self.missing = hooks::attach(self.enforcer.ebpf_mut(), &self.features);
+        for Missing { what, why } in &self.missing {
+            warn!("not shown: {what}: {why}");
         }
         if self.options.enforce.log_level > 0
             && let Err(error) = start_bpf_log(self.enforcer.ebpf_mut())
@@ -223,38 +238,35 @@ impl Agent {
         mut signals: Signals,
         listener: UnixListener,
         monitor: LinkMonitor,
+        mut source: EventSource,
         tell: &mut impl FnMut(Notice<'_>),
     ) -> Result<(), DaemonError> {
         let (sender, mut requests) = mpsc::channel(REQUESTS);
-        let server = control::serve(listener, sender, self.events.clone());
-        let mut reader = EventReader::new(self.enforcer.maps().events().map_err(EnforceError::from)?)?;
+        let server = control::serve(listener, sender);
         // SAFETY: the monitor owns its socket, which is the same and open for as long as it lives.
         let monitor = unsafe { AsyncFd::register_with_interest(monitor, tokio::io::Interest::READABLE) };
         let mut monitor = monitor.map_err(|error| error.into_parts().1)?;
         let mut detached = false;
         loop {
             tokio::select! {
-                result = reader.read(|record| {
-                    let event = Event::new(record, ClockOffset::now(), &mut self.names);
-                    if let Some(event) = event {
-                        publish(&self.events, &event);
-                        tell(Notice::Event(&event));
-                    } else { debug!("a record of unknown kind {}", record.kind) }
+                result = source.next(&mut self.names, |event| {
+                    tell(Notice::Event(&event));
+                    self.publisher.publish(event);
                 }) => result?,
                 changes = next_changes(&mut monitor) => self.follow(changes?),
                 Some(request) = requests.recv() => {
-                    detached = self.answer(request, tell);
+                    detached = self.answer(request, &mut source, tell);
                     if detached {
                         break;
                     }
                 }
                 _ = signals.hangup.recv() => {
                     let reload = self.reload();
-                    tell(Notice::Reloaded(&reload));
+                    self.announce(&reload, &mut source, tell);
                 }
                 () = changed(&mut self.watch, self.last_reload.as_ref()) => {
                     if let Some(reload) = self.reload_if_changed() {
-                        tell(Notice::Reloaded(&reload));
+                        self.announce(&reload, &mut source, tell);
                     }
                 }
                 _ = signals.terminate.recv() => break,
@@ -275,18 +287,31 @@ impl Agent {
     }
 
     /// Serves one request. Says whether the agent is to stop.
-    fn answer(&mut self, request: Request, tell: &mut impl FnMut(Notice<'_>)) -> bool {
+    fn answer(
+        &mut self,
+        request: Request,
+        source: &mut EventSource,
+        tell: &mut impl FnMut(Notice<'_>),
+    ) -> bool {
         // Whoever asked may have hung up by now: that changes nothing.
         match request {
             Request::Status(reply) => {
-                let status = Status::read(&self.options.enforce.places, Some(self.status()));
+                let status = Status::read(&self.options.enforce.places, Some(self.status(source)));
                 let _ = reply.send(status.map_err(|error| error.to_string()));
                 false
             }
             Request::Reload(reply) => {
                 let reload = self.reload();
-                tell(Notice::Reloaded(&reload));
+                self.announce(&reload, source, tell);
                 let _ = reply.send(reload);
+                false
+            }
+            Request::Events(wanted, reply) => {
+                let _ = reply.send(self.publisher.subscribe(wanted, source.run()));
+                false
+            }
+            Request::Stats(reply) => {
+                let _ = reply.send(self.stats(source).map_err(|error| error.to_string()));
                 false
             }
             Request::Detach(reply) => {
@@ -296,7 +321,29 @@ impl Agent {
         }
     }
 
-    fn status(&self) -> AgentStatus {
+    /// Tells what came of a reload, to whoever runs this and to those who read events.
+    fn announce(&mut self, reload: &Reload, source: &mut EventSource, tell: &mut impl FnMut(Notice<'_>)) {
+        tell(Notice::Reloaded(reload));
+        let result = if reload.generation.is_some() { PolicyResult::Reloaded } else { PolicyResult::Refused };
+        let generation = self.enforcer.generation();
+        let event = source.own_event(Kind::Policy { result, generation, problems: reload.problems.clone() });
+        tell(Notice::Event(&event));
+        self.publisher.publish(event);
+    }
+
+    /// What became of events until now.
+    fn stats(&self, source: &EventSource) -> Result<EventStats, SourceError> {
+        let stats = source.stats()?;
+        let fallbacks = self.reconciliation.and_then(|kernel| kernel.counts(source.shown(), stats.pending));
+        Ok(EventStats {
+            history: self.publisher.size(),
+            readers: self.publisher.readers(),
+            fallbacks,
+            ..stats
+        })
+    }
+
+    fn status(&self, source: &EventSource) -> AgentStatus {
         AgentStatus {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -304,7 +351,9 @@ impl Agent {
             since: self.since,
             candidates: self.enforcer.candidates().to_vec(),
             adopted: self.enforcer.adopted(),
-            tracing_missing: self.tracing_missing.clone(),
+            tracing_missing: hooks::without_fallbacks(&self.missing).map(str::to_owned),
+            not_shown: self.missing.iter().map(NotShown::from).collect(),
+            events: self.stats(source).ok(),
             last_reload: self.last_reload.clone(),
         }
     }
@@ -438,20 +487,6 @@ async fn next_changes(monitor: &mut AsyncFd<LinkMonitor>) -> Result<Vec<LinkChan
             Some(changes) => return Ok(changes),
             None => guard.clear_ready(),
         }
-    }
-}
-
-fn publish(events: &broadcast::Sender<Bytes>, event: &Event) {
-    if events.receiver_count() == 0 {
-        return;
-    }
-    match serde_json::to_vec(event) {
-        Ok(mut line) => {
-            line.push(b'\n');
-            // Nobody listens any more: fine.
-            let _ = events.send(line.into());
-        }
-        Err(error) => warn!("an event is no JSON: {error}"),
     }
 }
 

@@ -10,11 +10,14 @@ use smc_agent_common::Counter;
 use crate::{
     enforce::{self, Backend, Candidate, ObjectPlaces, Places, PolicyRecord},
     kernel::{
-        clsact, hs_ctrl,
+        clsact,
+        hooks::Missing,
+        hs_ctrl,
         maps::{Maps, MapsError},
         tc,
     },
     netlink::link,
+    trace::EventStats,
 };
 
 /// Version of the form of the status as JSON.
@@ -58,8 +61,29 @@ pub struct AgentStatus {
     pub adopted: bool,
     /// Why fallbacks are not shown; `None` if they are.
     pub tracing_missing: Option<String>,
+    /// What else this kernel does not tell of connections, and why.
+    #[serde(default)]
+    pub not_shown: Vec<NotShown>,
+    /// What became of the events since it started; `None` if that cannot be read.
+    #[serde(default)]
+    pub events: Option<EventStats>,
     /// What came of the last reload; `None` if there was none.
     pub last_reload: Option<Reload>,
+}
+
+/// Something that this kernel does not tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NotShown {
+    /// What events lack.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+impl From<&Missing> for NotShown {
+    fn from(missing: &Missing) -> Self {
+        Self { what: missing.what.to_owned(), why: missing.why.clone() }
+    }
 }
 
 /// A reload.

@@ -83,6 +83,8 @@ pub struct Options {
     pub limits: policy::Limits,
     /// Level of the programs' own messages, as aya-log counts it; 0 is off.
     pub log_level: u8,
+    /// Events a second with one code and one peer that are reported; 0: all.
+    pub event_rate: u32,
 }
 
 #[derive(Debug)]
@@ -128,10 +130,12 @@ impl Enforcer {
         make(&pins.maps())?;
         let offsets = features.offsets();
         let mut ebpf = object::load(&object::Options {
-            maps: &pins.maps(),
+            maps: Some(&pins.maps()),
             offsets: &offsets,
             enforcing: options.backend != BackendChoice::Observe,
             log_level: options.log_level,
+            event_rate: options.event_rate,
+            fallback_tracepoint: features.fallback_tracepoint,
         })?;
         let mut candidates = Vec::new();
         let prepared = choose(&options, features, &mut ebpf, pins, &mut candidates);

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     btf::{BTF_FOLDER, Btf, BtfError, Kind},
+    layouts,
     offsets::{self, Offset},
     sys,
 };
@@ -44,6 +45,10 @@ pub struct Features {
     pub kernel_offsets: Vec<Offset>,
     /// Offsets of SMC's structures.
     pub smc_offsets: Result<Vec<Offset>, String>,
+    /// Offsets of SMC's links.
+    pub link_offsets: Result<Vec<Offset>, String>,
+    /// Whether there is the tracepoint `smc_switch_to_fallback` (5.16 and later).
+    pub fallback_tracepoint: bool,
 }
 
 impl Features {
@@ -57,19 +62,41 @@ impl Features {
             Smc::Module => Btf::of_module(MODULE, &kernel_btf).map(Arc::new),
             Smc::BuiltIn | Smc::Absent => Ok(Arc::clone(&kernel_btf)),
         };
-        let smc_offsets = match (&smc_btf, smc) {
-            (_, Smc::Absent) => Err("this kernel has no SMC (module smc is not loaded)".to_owned()),
-            (Ok(btf), _) => offsets::of_smc(btf).map_err(|error| error.to_string()),
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+        let absent = || Err("this kernel has no SMC (module smc is not loaded)".to_owned());
+        let of = |resolve: fn(&Btf) -> Result<Vec<Offset>, BtfError>| match (&smc_btf, smc) {
+            (_, Smc::Absent) => absent(),
+            (Ok(btf), _) => resolve(btf).map_err(|error| error.to_string()),
             (Err(error), _) => Err(error.to_string()),
         };
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
-        Ok(Self { release, smc, kernel_btf, smc_btf, kernel_offsets, smc_offsets })
+        let (mut smc_offsets, link_offsets) = (of(offsets::of_smc), of(offsets::of_links));
+        if smc == Smc::Module
+            && smc_btf.is_err()
+            && let Some(known) = layouts::of_release(&release, &kernel_btf)
+        {
+            smc_offsets = Ok(known);
+        }
+        // The type that the kernel's macros make for each tracepoint.
+        let type_of_tracepoint = "btf_trace_smc_switch_to_fallback";
+        let fallback_tracepoint =
+            smc_btf.as_ref().is_ok_and(|btf| btf.find(type_of_tracepoint, Kind::Typedef).is_some());
+        Ok(Self {
+            release,
+            smc,
+            kernel_btf,
+            smc_btf,
+            kernel_offsets,
+            smc_offsets,
+            link_offsets,
+            fallback_tracepoint,
+        })
     }
 
     /// All offsets that could be resolved.
     pub fn offsets(&self) -> Vec<Offset> {
         let smc = self.smc_offsets.as_deref().unwrap_or_default();
-        self.kernel_offsets.iter().chain(smc).copied().collect()
+        let links = self.link_offsets.as_deref().unwrap_or_default();
+        self.kernel_offsets.iter().chain(smc).chain(links).copied().collect()
     }
 
     /// The BTF object that a type of SMC is to be looked up in: that of the module, `None` for the kernel's own.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::maps::{Array, ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues, RingBuf};
+use aya::maps::{Array, ArrayOfMaps, HashMap, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use serde::Serialize;
 use smc_agent_common::{Counter, Fixed, Line, MAX_RULES, table::MAGIC};
 use thiserror::Error;
@@ -114,12 +114,6 @@ impl Maps {
             scope: typed!("SCOPE"),
             folder: folder.to_owned(),
         })
-    }
-
-    /// The ring buffer of events. Only one reader makes sense at a time.
-    pub fn events(&self) -> Result<RingBuf<MapData>, MapsError> {
-        let name = "EVENTS";
-        open_pinned(&self.folder, name)?.try_into().map_err(of(name))
     }
 
     /// Generation of the table in force; `None` before the first.

@@ -4,14 +4,15 @@
 pub mod btf;
 pub mod clsact;
 pub mod features;
+pub mod hooks;
 pub mod hs_ctrl;
+mod layouts;
 pub mod loader;
 pub mod maps;
 pub mod object;
 pub mod offsets;
 mod sys;
 pub mod tc;
-pub mod tracepoint;
 
 /// What an error says, and its causes as far as it leaves them out: aya's name the call that failed, not why.
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {

@@ -14,14 +14,18 @@ pub static BYTES: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "
 /// What a load depends on.
 #[derive(Debug)]
 pub struct Options<'a> {
-    /// Where to pin the maps; those that are pinned there already are used.
-    pub maps: &'a Path,
+    /// Where to pin the maps; those that are pinned there already are used. `None`: they go with the object.
+    pub maps: Option<&'a Path>,
     /// Offsets of the running kernel.
     pub offsets: &'a [Offset],
     /// Whether the policy is enforced, so that a refused option may be its doing.
     pub enforcing: bool,
     /// Level of the messages of the programs themselves, as aya-log counts it; 0 is off.
     pub log_level: u8,
+    /// Events a second with one code and one peer that are reported; 0: all.
+    pub event_rate: u32,
+    /// Whether there is the tracepoint for fallbacks.
+    pub fallback_tracepoint: bool,
 }
 
 /// Loads the maps and prepares the programs; none is in the kernel yet.
@@ -37,8 +41,21 @@ pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
     for (name, offset) in options.offsets {
         loader.override_global(name, offset, true);
     }
-    for name in PINNED {
-        loader.map_pin_path(name, options.maps.join(name));
+    let by_probe = u32::from(!options.fallback_tracepoint);
+    loader.override_global("EVENT_RATE", &options.event_rate, true);
+    loader.override_global("FALLBACK_BY_PROBE", &by_probe, true);
+    match options.maps {
+        Some(folder) => {
+            for name in PINNED {
+                loader.map_pin_path(name, folder.join(name));
+            }
+        }
+        // Nothing is decided: no room is needed for a policy.
+        None => {
+            for name in ["TABLE_FIXED", "HITS", "REFUSALS"] {
+                loader.map_max_entries(name, 1);
+            }
+        }
     }
     loader.load(BYTES)
 }

@@ -26,26 +26,66 @@ const KERNEL: &[Field] = &[
     Field("OFF_SKB_SK", "sk_buff", "sk"),
     Field("OFF_DEV_NET", "net_device", "nd_net.net"),
     Field("OFF_SOCKET_SK", "socket", "sk"),
+    Field("OFF_SKC_STATE", "sock", "__sk_common.skc_state"),
+    Field("OFF_SK_ERR", "sock", "sk_err"),
 ];
+
+/// Fields of the kernel that events are told without where it has none.
+const OPTIONAL: &[Field] = &[Field("OFF_NET_COOKIE", "net", "net_cookie")];
+
+/// In the place of an offset: there is no such field.
+const ABSENT: u32 = u32::MAX;
 
 /// Fields of SMC, in the kernel or in its module.
 const SMC: &[Field] = &[
     Field("OFF_SMC_CLCSOCK", "smc_sock", "clcsock"),
     Field("OFF_SMC_LISTEN", "smc_sock", "listen_smc"),
     Field("OFF_SMC_PEER_DIAGNOSIS", "smc_sock", "peer_diagnosis"),
+    Field("OFF_SMC_USE_FALLBACK", "smc_sock", "use_fallback"),
+    Field("OFF_SMC_FALLBACK_RSN", "smc_sock", "fallback_rsn"),
 ];
+
+/// Fields of links of SMC-R, for events of those that go down.
+const LINK: &[Field] = &[
+    Field("OFF_LNK_LGR", "smc_link", "lgr"),
+    Field("OFF_LNK_IBNAME", "smc_link", "ibname"),
+    Field("OFF_LNK_IBPORT", "smc_link", "ibport"),
+    Field("OFF_LNK_ID", "smc_link", "link_id"),
+    Field("OFF_LNK_GID", "smc_link", "gid"),
+    Field("OFF_LNK_PEER_GID", "smc_link", "peer_gid"),
+    Field("OFF_LGR_ID", "smc_link_group", "id"),
+    Field("OFF_LGR_SMC_VERSION", "smc_link_group", "smc_version"),
+    Field("OFF_LGR_NET", "smc_link_group", "net"),
+];
+
+/// Fields of links that older kernels lack.
+const LINK_OPTIONAL: &[Field] = &[Field("OFF_LNK_CONN_CNT", "smc_link", "conn_cnt")];
 
 /// Name of a global and the offset that it gets, in bytes.
 pub type Offset = (&'static str, u32);
 
 /// The offsets of the kernel's own structures.
 pub fn of_kernel(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
-    resolve(btf, KERNEL)
+    let mut offsets = resolve(btf, KERNEL)?;
+    offsets.extend(resolve_optional(btf, OPTIONAL));
+    Ok(offsets)
 }
 
-/// The offsets of SMC's structures.
+/// The offsets of SMC's sockets.
 pub fn of_smc(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
     resolve(btf, SMC)
+}
+
+/// The offsets of SMC's links.
+pub fn of_links(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
+    let mut offsets = resolve(btf, LINK)?;
+    offsets.extend(resolve_optional(btf, LINK_OPTIONAL));
+    Ok(offsets)
+}
+
+fn resolve_optional(btf: &Btf, fields: &[Field]) -> Vec<Offset> {
+    let offset = |field: &Field| (field.0, btf.offset(field.1, field.2).unwrap_or(ABSENT));
+    fields.iter().map(offset).collect()
 }
 
 fn resolve(btf: &Btf, fields: &[Field]) -> Result<Vec<Offset>, BtfError> {

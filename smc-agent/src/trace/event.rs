@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use smc_agent_common as common;
 
 use super::codes;
 
@@ -42,7 +41,8 @@ pub struct Code {
 }
 
 impl Code {
-    fn new(value: u32) -> Self {
+    /// With its name.
+    pub fn new(value: u32) -> Self {
         Self { value, name: codes::name(value).map(str::to_owned) }
     }
 }
@@ -56,12 +56,131 @@ pub struct Decider {
     pub generation: u64,
 }
 
+/// When the process that made a connection was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Seen {
+    /// When it made the socket.
+    Socket,
+    /// When it made the socket listen: that of a connection accepted from it.
+    Listen,
+    /// When it connected the socket.
+    Connect,
+}
+
+/// Whose connection it is: the process as it was when it made the socket, listened or connected, which need not be the
+/// one that uses the connection, nor be there any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Owner {
+    /// Process id, in the initial namespace.
+    pub pid: u32,
+    /// Name of the thread, at most 15 bytes; anything may be in it.
+    pub comm: String,
+    /// User id, in the initial namespace.
+    pub uid: u32,
+    /// Path of the cgroup (version 2) below where cgroups are mounted; `None` if it is not known, as when it has gone.
+    pub cgroup: Option<String>,
+    /// Id of the container, as far as the cgroup's path has one.
+    pub container: Option<String>,
+    /// When this was recorded.
+    pub seen: Seen,
+}
+
+/// The connection that something happened to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Connection {
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// The kernel's cookie of the network namespace, which is never used again; `None` where it is not known.
+    #[serde(default)]
+    pub netns_cookie: Option<u64>,
+    /// Name of the network namespace below `/run/netns`; `None` if it has none.
+    #[serde(default)]
+    pub netns_name: Option<String>,
+    /// Which side this host is.
+    pub role: Side,
+    /// This host's address and port.
+    pub local: SocketAddr,
+    /// The other end's address and port.
+    pub peer: SocketAddr,
+    /// The port that the service is at: the peer's for a client, this host's for a server.
+    #[serde(default)]
+    pub service_port: u16,
+    /// Version of SMC that was negotiated; `None` where it is not known.
+    #[serde(default)]
+    pub smc_version: Option<u8>,
+    /// The RDMA or ISM device; `None` where it is not known.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// Whose it is; `None` if that was not seen: only a thread of the kernel was, or it was made before tracing began.
+    #[serde(default)]
+    pub owner: Option<Owner>,
+}
+
+/// An error number of the system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Errno {
+    /// The number.
+    pub value: u32,
+    /// The name, such as `ECONNRESET`.
+    pub name: Option<String>,
+}
+
+impl Errno {
+    /// With its name.
+    pub fn new(value: u32) -> Self {
+        let known = nix::errno::Errno::from_raw(value.cast_signed());
+        let name = (known != nix::errno::Errno::UnknownErrno).then(|| format!("{known:?}"));
+        Self { value, name }
+    }
+}
+
+/// A link of a link group, as far as it can be told when the link goes down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Link {
+    /// Inode number of the network namespace.
+    pub netns: u32,
+    /// The kernel's cookie of the network namespace; `None` where it is not known.
+    pub netns_cookie: Option<u64>,
+    /// Name of the network namespace below `/run/netns`; `None` if it has none.
+    pub netns_name: Option<String>,
+    /// The RDMA device.
+    pub device: Option<String>,
+    /// The device's port.
+    pub port: u8,
+    /// Id of the link group, as `show linkgroups` has it.
+    pub link_group: String,
+    /// Number of the link in its group.
+    pub link: u8,
+    /// Version of SMC.
+    pub smc_version: Option<u8>,
+    /// This host's GID; an IP address with `RoCEv2`.
+    pub local_gid: IpAddr,
+    /// The peer's GID.
+    pub peer_gid: IpAddr,
+    /// Connections that were on the link.
+    pub connections: u32,
+}
+
+/// What came of reading the policy anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyResult {
+    /// It is in force.
+    Reloaded,
+    /// It is not valid, and the old one stays in force.
+    Refused,
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Kind {
     /// A connection of an SMC socket goes on as plain TCP.
     Fallback {
+        /// Which connection.
+        #[serde(flatten)]
+        connection: Connection,
         /// Why.
         code: Code,
         /// What the peer gave as its reason, if it did.
@@ -71,6 +190,9 @@ pub enum Kind {
     },
     /// A rule with `log: true` decided.
     Verdict {
+        /// Which connection.
+        #[serde(flatten)]
+        connection: Connection,
         /// `allow` or `deny`.
         verdict: String,
         /// Whether the rule is in shadow mode: its verdict was not applied.
@@ -78,9 +200,55 @@ pub enum Kind {
         /// The rule.
         by: Decider,
     },
+    /// The SMC handshake failed in a way that leaves no connection, not even over TCP.
+    HandshakeError {
+        /// Which connection.
+        #[serde(flatten)]
+        connection: Connection,
+        /// What the application gets; `None` where it is not known.
+        error: Option<Errno>,
+        /// What the peer gave as its reason, if it did.
+        peer_code: Option<Code>,
+    },
+    /// A link of a link group went down; its connections move to another link, or break.
+    LinkDown {
+        /// Which link.
+        #[serde(flatten)]
+        link: Link,
+    },
+    /// The policy was read anew.
+    Policy {
+        /// What came of it.
+        result: PolicyResult,
+        /// The generation in force from now on: a new one, or still the old one.
+        generation: u64,
+        /// Why it was refused; empty if it was not.
+        problems: Vec<String>,
+    },
+    /// The kernel had events that found the buffer full.
+    Lost {
+        /// How many, since the last event of this kind.
+        count: u64,
+    },
+    /// The kernel held events back because there were more of their kind than `--event-rate` allows.
+    Suppressed {
+        /// Their code.
+        code: Code,
+        /// The other end's address.
+        peer: IpAddr,
+        /// Which side this host is.
+        role: Side,
+        /// How many, since the last event of this kind for the same code and peer.
+        count: u64,
+    },
+    /// This reader was too slow. Of each reader's own stream: such an event has no number.
+    Missed {
+        /// How many events it did not get.
+        count: u64,
+    },
 }
 
-/// Something that happened to a connection.
+/// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// [`VERSION`].
@@ -89,84 +257,66 @@ pub struct Event {
     pub time: Timestamp,
     /// When, in nanoseconds of `CLOCK_MONOTONIC`.
     pub monotonic: u64,
-    /// Inode number of the network namespace.
-    pub netns: u32,
-    /// Which side this host is.
-    pub role: Side,
-    /// This host's address and port.
-    pub local: SocketAddr,
-    /// The other end's address and port.
-    pub peer: SocketAddr,
+    /// The run of the agent that `seq` counts in: when it started, in milliseconds since 1970.
+    #[serde(default)]
+    pub run: u64,
+    /// Number of the event in its run, from 1 on and without gaps; `None` for what is told to one reader only.
+    #[serde(default)]
+    pub seq: Option<u64>,
     /// What happened.
     #[serde(flatten)]
     pub kind: Kind,
 }
 
-/// Where the names of rules come from: generation and number of the rule to its name, `None` if it is the default.
-pub trait RuleNames {
-    /// The name of a rule.
-    fn rule_name(&mut self, generation: u64, rule: u16) -> Option<String>;
-    /// `allow` or `deny` for a rule.
-    fn rule_action(&mut self, generation: u64, rule: u16) -> Option<String>;
-}
-
-/// The difference between the two clocks: add it to monotonic nanoseconds for nanoseconds since 1970.
-#[derive(Clone, Copy, Debug)]
-pub struct ClockOffset(i128);
-
-impl ClockOffset {
-    /// As it is now; it changes when the wall clock is set.
-    pub fn now() -> Self {
-        let monotonic = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-        let monotonic =
-            monotonic.map_or(0, |now| i128::from(now.tv_sec()) * 1_000_000_000 + i128::from(now.tv_nsec()));
-        Self(Timestamp::now().as_nanosecond() - monotonic)
-    }
-}
-
 impl Event {
-    /// Makes an event of a record of the ring buffer; `None` for a kind that this program does not know.
-    pub fn new(record: &common::Event, clock: ClockOffset, names: &mut dyn RuleNames) -> Option<Self> {
-        let has = |flag: u8| record.flags & flag != 0;
-        let mut decider = || Decider {
-            rule: names.rule_name(record.generation, record.rule),
-            generation: record.generation,
-        };
-        let kind = if record.kind == common::EventKind::Fallback as u16 {
-            Kind::Fallback {
-                code: Code::new(record.code),
-                peer_code: (record.peer_code != 0).then(|| Code::new(record.peer_code)),
-                denied_by: has(common::EVENT_DENIED).then(decider),
+    /// The connection that it happened to, if it is about one.
+    pub fn connection(&self) -> Option<&Connection> {
+        match &self.kind {
+            Kind::Fallback { connection, .. }
+            | Kind::Verdict { connection, .. }
+            | Kind::HandshakeError { connection, .. } => Some(connection),
+            Kind::LinkDown { .. }
+            | Kind::Policy { .. }
+            | Kind::Lost { .. }
+            | Kind::Suppressed { .. }
+            | Kind::Missed { .. } => None,
+        }
+    }
+
+    /// Bytes of all texts in it.
+    pub(super) fn text_bytes(&self) -> usize {
+        let of = |text: &Option<String>| text.as_ref().map_or(0, String::capacity);
+        let code = |code: &Code| of(&code.name);
+        let decider = |decider: &Decider| of(&decider.rule);
+        let connection = self.connection().map_or(0, |connection| {
+            let owner = connection
+                .owner
+                .as_ref()
+                .map_or(0, |owner| owner.comm.capacity() + of(&owner.cgroup) + of(&owner.container));
+            of(&connection.netns_name) + of(&connection.device) + owner
+        });
+        connection
+            + match &self.kind {
+                Kind::Fallback { code: why, peer_code, denied_by, .. } => {
+                    code(why) + peer_code.as_ref().map_or(0, code) + denied_by.as_ref().map_or(0, decider)
+                }
+                Kind::Verdict { verdict, by, .. } => verdict.capacity() + decider(by),
+                Kind::HandshakeError { error, peer_code, .. } => {
+                    error.as_ref().map_or(0, |error| of(&error.name)) + peer_code.as_ref().map_or(0, code)
+                }
+                Kind::LinkDown { link } => {
+                    of(&link.netns_name) + of(&link.device) + link.link_group.capacity()
+                }
+                Kind::Policy { problems, .. } => {
+                    problems.iter().map(|problem| size_of::<String>() + problem.capacity()).sum()
+                }
+                Kind::Suppressed { code: why, .. } => code(why),
+                Kind::Lost { .. } | Kind::Missed { .. } => 0,
             }
-        } else if record.kind == common::EventKind::Verdict as u16 {
-            let by = decider();
-            let shadow = has(common::EVENT_SHADOW);
-            let verdict = if shadow {
-                names.rule_action(record.generation, record.rule).unwrap_or_else(|| "unknown".to_owned())
-            } else if has(common::EVENT_VERDICT_DENY) {
-                "deny".to_owned()
-            } else {
-                "allow".to_owned()
-            };
-            Kind::Verdict { verdict, shadow, by }
-        } else {
-            return None;
-        };
-        let time = clock.0 + i128::from(record.time);
-        Some(Self {
-            version: VERSION,
-            time: Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
-            monotonic: record.time,
-            netns: record.netns,
-            role: if record.role == common::Role::Client as u8 { Side::Client } else { Side::Server },
-            local: SocketAddr::new(address(record.family, record.local), record.local_port),
-            peer: SocketAddr::new(address(record.family, record.peer), record.peer_port),
-            kind,
-        })
     }
 }
 
-fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+pub(super) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
     const AF_INET: u16 = 2;
     if family == AF_INET {
         Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()

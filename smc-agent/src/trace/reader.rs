@@ -1,35 +1,51 @@
 //! Takes records out of the ring buffer.
+//!
+//! The kernel wakes the reader exactly when a record arrives after it has read all before (the default of
+//! `bpf_ringbuf_submit()`). A reader that is always done at once would be woken for each record, which costs the producer
+//! far more than the record does. So it looks at the buffer at most every [`PAUSE`]: the first record after a quiet time is
+//! read at once, those that follow are read many at a time, and without records nothing wakes up at all.
 
-use std::{io, os::fd::AsRawFd as _};
+use std::{io, os::fd::AsRawFd as _, time::Duration};
 
 use aya::maps::{MapData, RingBuf};
 use smc_agent_common as common;
-use tokio::io::unix::AsyncFd;
+use tokio::{io::unix::AsyncFd, time::Instant};
 use tracing::warn;
 
+/// How long the reader leaves the buffer alone after it was empty. A buffer of 4 MiB takes many times the records that can
+/// come meanwhile.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Records that are read at a time: not more than lets everything else have its turn.
+const AT_ONCE: usize = 1024;
+
 /// Reads the ring buffer without blocking a thread.
-pub struct EventReader {
+pub(super) struct EventReader {
     ring: AsyncFd<RingBuf<MapData>>,
+    not_before: Instant,
 }
 
 impl EventReader {
     /// Reads from `ring` within a tokio runtime.
-    pub fn new(ring: RingBuf<MapData>) -> io::Result<Self> {
+    pub(super) fn new(ring: RingBuf<MapData>) -> io::Result<Self> {
         debug_assert!(ring.as_raw_fd() >= 0, "an open map");
         // SAFETY: the ring owns its descriptor, which is the same and open for as long as the ring lives.
         let ring = unsafe { AsyncFd::register_with_interest(ring, tokio::io::Interest::READABLE) };
-        Ok(Self { ring: ring.map_err(|error| error.into_parts().1)? })
+        Ok(Self { ring: ring.map_err(|error| error.into_parts().1)?, not_before: Instant::now() })
     }
 
-    /// Waits for records, and hands some of them to `take`: not more at a time than lets everything else have its turn.
-    pub async fn read(&mut self, mut take: impl FnMut(&common::Event)) -> io::Result<()> {
-        const AT_ONCE: usize = 1024;
+    /// Waits for records, and hands some of them to `take`. Says how many, and whether the buffer was empty after them.
+    /// Nothing is lost if this is dropped while it waits.
+    pub(super) async fn read(&mut self, mut take: impl FnMut(&common::Event)) -> io::Result<(u64, bool)> {
         let mut guard = self.ring.readable_mut().await?;
+        if Instant::now() < self.not_before {
+            tokio::time::sleep_until(self.not_before).await;
+        }
         let ring = guard.get_inner_mut();
-        for _ in 0..AT_ONCE {
+        for count in 0..AT_ONCE as u64 {
             let Some(item) = ring.next() else {
                 guard.clear_ready();
-                break;
+                self.not_before = Instant::now() + PAUSE;
+                return Ok((count, true));
             };
             match bytemuck::try_pod_read_unaligned::<common::Event>(&item) {
                 Ok(event) => take(&event),
@@ -37,6 +53,6 @@ impl EventReader {
                 Err(error) => warn!("a record of {} bytes is no event: {error}", item.len()),
             }
         }
-        Ok(())
+        Ok((AT_ONCE as u64, false))
     }
 }

@@ -5,6 +5,7 @@ mod input;
 mod lacking;
 mod lives;
 mod packet;
+mod readers;
 mod rewriting;
 mod sandbox;
 
@@ -55,6 +56,12 @@ const TESTS: [(&str, Needs, Test); 23] = [
     ("rewriting::outgoing_packets_of_others", Needs::Tcx, rewriting::outgoing),
 ];
 
+/// Readers of events.
+const READERS: [(&str, Needs, Test); 2] = [
+    ("readers::verdicts_are_shown_and_counted", Needs::Tcx, readers::verdicts),
+    ("readers::one_that_does_not_read_stalls_nobody", Needs::Tcx, readers::stalled),
+];
+
 fn main() {
     let trial = |(name, needs, test): (&str, Needs, Test)| {
         Trial::ignorable_test(name, move || {
@@ -65,7 +72,7 @@ fn main() {
             Ok(Completion::Completed)
         })
     };
-    libtest_mimic::run(&Arguments::from_args(), TESTS.into_iter().map(trial).collect()).exit();
+    libtest_mimic::run(&Arguments::from_args(), TESTS.into_iter().chain(READERS).map(trial).collect()).exit();
 }
 
 /// What of it this machine does not have.

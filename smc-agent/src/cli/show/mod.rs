@@ -13,6 +13,7 @@ mod table;
 
 pub(super) use human::{bytes as human_bytes, count as human_count};
 pub(super) use page::{Page, emit_line, escape};
+pub(super) use table::Table;
 
 use std::process::ExitCode;
 use std::time::Duration;

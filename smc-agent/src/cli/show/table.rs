@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A table whose columns are as wide as they need to be; a name that begins with `>` is that of numbers.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(in super::super) struct Table {
     names: Vec<String>,
     right: Vec<bool>,
     lines: Vec<Line>,
@@ -17,18 +17,18 @@ enum Line {
 }
 
 impl Table {
-    pub(super) fn new(names: &[&str]) -> Self {
+    pub(in super::super) fn new(names: &[&str]) -> Self {
         let right = names.iter().map(|name| name.starts_with('>')).collect();
         let names = names.iter().map(|name| name.strip_prefix('>').unwrap_or(name).to_owned()).collect();
         Self { names, right, lines: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(in super::super) fn row(&mut self, cells: Vec<String>) {
         self.lines.push(Line::Row(cells));
     }
 
     /// A line below the last row.
-    pub(super) fn note(&mut self, text: impl Into<String>) {
+    pub(in super::super) fn note(&mut self, text: impl Into<String>) {
         self.lines.push(Line::Note(text.into()));
     }
 

@@ -1,0 +1,56 @@
+//! An SMC socket, as the hooks see it.
+
+use smc_agent_common::Role;
+
+use crate::{
+    kernel::{Endpoints, read},
+    offsets::{
+        OFF_SK_ERR, OFF_SKC_STATE, OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS, OFF_SOCKET_SK,
+    },
+};
+
+/// `SMC_CLOSED` (`net/smc/smc.h`), the number of `TCP_CLOSE`.
+pub const TCP_CLOSE: u8 = 7;
+
+/// A `struct smc_sock` and the connection of its internal TCP socket.
+pub struct Socket {
+    /// The `struct smc_sock`, which begins with its `struct sock`.
+    pub smc: *const u8,
+    /// The internal TCP socket's `struct sock`.
+    pub sk: *const u8,
+    /// The listening `struct smc_sock`, of a server's connection; else null.
+    pub listener: *const u8,
+    pub role: Role,
+    pub ends: Endpoints,
+}
+
+impl Socket {
+    /// Reads the `struct smc_sock` at `smc`; `None` if it has no internal socket (any more), or none of IP.
+    #[inline(always)]
+    pub fn of(smc: *const u8) -> Option<Self> {
+        let socket: *const u8 = read(smc, &OFF_SMC_CLCSOCK)?;
+        let sk: *const u8 = read(socket, &OFF_SOCKET_SK)?;
+        let ends = Endpoints::of(sk)?;
+        let listener: *const u8 = read(smc, &OFF_SMC_LISTEN)?;
+        let role = if listener.is_null() { Role::Client } else { Role::Server };
+        Some(Self { smc, sk, listener, role, ends })
+    }
+
+    /// What the peer gave as its reason in a DECLINE message; 0 if it sent none.
+    #[inline(always)]
+    pub fn peer_code(&self) -> u32 {
+        read(self.smc, &OFF_SMC_PEER_DIAGNOSIS).unwrap_or(0)
+    }
+
+    /// State of the SMC socket: `enum smc_state`.
+    #[inline(always)]
+    pub fn state(&self) -> Option<u8> {
+        read(self.smc, &OFF_SKC_STATE)
+    }
+
+    /// The error that waits at the SMC socket; 0 if there is none.
+    #[inline(always)]
+    pub fn error(&self) -> u32 {
+        read(self.smc, &OFF_SK_ERR).unwrap_or(0)
+    }
+}

@@ -1,0 +1,237 @@
+//! What events come from: programs on tracepoints and functions of SMC, for as long as the object that they are of lives.
+
+use std::{collections::BTreeMap, os::fd::AsFd as _};
+
+use aya::{
+    Ebpf, Pod,
+    maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    programs::{KProbe, ProgramError, RawTracePoint},
+};
+use smc_agent_common::{Counter, Event, Rate, RateKey};
+use thiserror::Error;
+
+use super::{features::Features, sys};
+
+/// Why nothing can be traced.
+#[derive(Debug, Error)]
+pub enum HooksError {
+    /// A map is not in the object: a defect of the build.
+    #[error("the embedded BPF object has no map {0}")]
+    NoMap(&'static str),
+    /// A map could not be used.
+    #[error("map {map}: {source}")]
+    Map {
+        /// Which map.
+        map: &'static str,
+        /// What happened.
+        source: MapError,
+    },
+}
+
+/// Something that this kernel does not tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// What events lack because of it.
+    pub what: &'static str,
+    /// Why.
+    pub why: String,
+}
+
+/// Where a program is attached.
+#[derive(Clone, Copy)]
+enum Place {
+    RawTracepoint(&'static str),
+    Function(&'static str),
+}
+
+/// A program and where it belongs.
+struct Hook {
+    program: &'static str,
+    place: Place,
+}
+
+const fn tracepoint(program: &'static str, name: &'static str) -> Hook {
+    Hook { program, place: Place::RawTracepoint(name) }
+}
+
+const fn function(program: &'static str, name: &'static str) -> Hook {
+    Hook { program, place: Place::Function(name) }
+}
+
+/// Fallbacks as the kernel tells them.
+const FALLBACKS: [Hook; 1] = [tracepoint("smc_fallback", "smc_switch_to_fallback")];
+/// Fallbacks where it comes by after them. (The server's hook is that of its failed handshakes, too.)
+const FALLBACKS_AFTERWARDS: [Hook; 1] = [function("smc_client_settled", "smc_copy_sock_settings_to_clc")];
+const CLIENT_FAILURES: [Hook; 1] = [function("smc_client_failed", "smc_connect_decline_fallback")];
+const SERVER_FAILURES: [Hook; 1] = [function("smc_server_settled", "smc_listen_out")];
+const LINKS: [Hook; 1] = [tracepoint("smc_link_down", "smcr_link_down")];
+/// The first one first: without it, an owner would outlive its socket.
+const OWNERS: [Hook; 3] = [
+    function("smc_owner_release", "smc_release"),
+    function("smc_owner_connect", "smc_connect"),
+    function("smc_owner_listen", "smc_listen"),
+];
+const OWNERS_OF_UNUSED: [Hook; 1] = [function("smc_owner_socket", "smc_create_clcsk")];
+
+const NO_FALLBACKS: &str = "fallbacks";
+const NO_CLIENT_FAILURES: &str = "failed handshakes of clients";
+const NO_SERVER_FAILURES: &str = "failed handshakes of servers";
+const NO_LINKS: &str = "links that go down";
+const NO_OWNERS: &str = "owners of connections";
+const NO_OWNERS_OF_UNUSED: &str = "owners of sockets that fall back before they connect (6.11 and later)";
+
+/// Attaches all that this kernel takes. Says what it does not.
+pub fn attach(ebpf: &mut Ebpf, features: &Features) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    if let Err(why) = &features.smc_offsets {
+        missing.push(Missing { what: NO_FALLBACKS, why: why.clone() });
+        return missing;
+    }
+    let mut attach = |what: &'static str, hooks: &[Hook]| {
+        let failed = hooks.iter().find_map(|hook| attach_one(ebpf, hook).err());
+        let is_there = failed.is_none();
+        missing.extend(failed.map(|why| Missing { what, why }));
+        is_there
+    };
+    // Owners first, so that the first event may have one.
+    if attach(NO_OWNERS, &OWNERS) {
+        attach(NO_OWNERS_OF_UNUSED, &OWNERS_OF_UNUSED);
+    }
+    let server = attach(NO_SERVER_FAILURES, &SERVER_FAILURES);
+    if features.fallback_tracepoint {
+        attach(NO_FALLBACKS, &FALLBACKS);
+    } else if server {
+        attach(NO_FALLBACKS, &FALLBACKS_AFTERWARDS);
+    }
+    attach(NO_CLIENT_FAILURES, &CLIENT_FAILURES);
+    if features.link_offsets.is_ok() {
+        attach(NO_LINKS, &LINKS);
+    }
+    if !features.fallback_tracepoint && !server {
+        let why =
+            "this kernel has neither tracepoint smc_switch_to_fallback (5.16) nor function smc_listen_out";
+        missing.push(Missing { what: NO_FALLBACKS, why: why.to_owned() });
+    }
+    if let Err(why) = &features.link_offsets {
+        missing.push(Missing { what: NO_LINKS, why: why.clone() });
+    }
+    missing
+}
+
+/// Whether fallbacks are among what is missing.
+pub fn without_fallbacks(missing: &[Missing]) -> Option<&str> {
+    missing.iter().find(|missing| missing.what == NO_FALLBACKS).map(|missing| missing.why.as_str())
+}
+
+fn attach_one(ebpf: &mut Ebpf, hook: &Hook) -> Result<(), String> {
+    let name = hook.program;
+    let defect = || format!("the embedded BPF object has no program {name}");
+    let refused = |error: ProgramError| format!("the kernel refused program {name}: {}", chain(&error));
+    let program = ebpf.program_mut(name).ok_or_else(defect)?;
+    match hook.place {
+        Place::RawTracepoint(tracepoint) => {
+            let program: &mut RawTracePoint = program.try_into().map_err(|_| defect())?;
+            program.load().map_err(refused)?;
+            program
+                .attach(tracepoint)
+                .map_err(|error| format!("no tracepoint {tracepoint}: {}", chain(&error)))?;
+        }
+        Place::Function(function) => {
+            let program: &mut KProbe = program.try_into().map_err(|_| defect())?;
+            program.load().map_err(refused)?;
+            program
+                .attach(function, 0)
+                .map_err(|error| format!("no probe of function {function}: {}", chain(&error)))?;
+        }
+    }
+    Ok(())
+}
+
+/// An error with what caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += ": ";
+        text += &error.to_string();
+        cause = error.source();
+    }
+    text
+}
+
+/// Counters of what became of events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Events that happened.
+    pub produced: u64,
+    /// Those that found the ring buffer full.
+    pub lost: u64,
+    /// Those that the rate limit held back.
+    pub suppressed: u64,
+}
+
+/// The kernel's side of the stream of events.
+pub struct EventMaps {
+    counters: PerCpuArray<MapData, u64>,
+    rates: HashMap<MapData, Plain<RateKey>, Plain<Rate>>,
+}
+
+/// A type of the shared crate as aya wants it.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Plain<T>(T);
+
+// SAFETY: plain integers without padding, as smc-agent-common asserts.
+unsafe impl Pod for Plain<RateKey> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Rate> {}
+
+impl EventMaps {
+    /// Takes the ring buffer and the maps beside it out of the object.
+    pub fn take(ebpf: &mut Ebpf) -> Result<(RingBuf<MapData>, Self), HooksError> {
+        let ring = take(ebpf, "EVENTS")?;
+        let counters = take(ebpf, "COUNTERS")?;
+        let rates = take(ebpf, "RATES")?;
+        Ok((ring, Self { counters, rates }))
+    }
+
+    /// Records that were read from the buffer since it was made, by whichever agent.
+    pub fn taken(&self, ring: &RingBuf<MapData>) -> Result<u64, HooksError> {
+        /// A record is preceded by 8 bytes (`BPF_RINGBUF_HDR_SZ`, uapi/linux/bpf.h).
+        const RECORD: u64 = size_of::<Event>() as u64 + 8;
+        let position = sys::ring_consumer_position(ring.as_fd())
+            .map_err(|error| HooksError::Map { map: "EVENTS", source: error.into() })?;
+        Ok(position / RECORD)
+    }
+
+    /// What became of events since the maps were made.
+    pub fn totals(&self) -> Result<Totals, HooksError> {
+        let read = |counter: Counter| -> Result<u64, HooksError> {
+            let values = self
+                .counters
+                .get(&(counter as u32), 0)
+                .map_err(|source| HooksError::Map { map: "COUNTERS", source })?;
+            Ok(values.iter().sum())
+        };
+        // What is part of another number is read before it, so that the parts are never more than the whole.
+        let (lost, suppressed) = (read(Counter::EventsLost)?, read(Counter::EventsSuppressed)?);
+        Ok(Totals { produced: read(Counter::EventsProduced)?, lost, suppressed })
+    }
+
+    /// How many events of each kind were held back since it was first seen.
+    pub fn suppressed(&self) -> Result<BTreeMap<RateKey, u64>, HooksError> {
+        let mut found = BTreeMap::new();
+        for entry in self.rates.iter() {
+            let (key, rate) = entry.map_err(|source| HooksError::Map { map: "RATES", source })?;
+            if rate.0.suppressed != 0 {
+                found.insert(key.0, rate.0.suppressed);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn take<T: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, map: &'static str) -> Result<T, HooksError> {
+    let found = ebpf.take_map(map).ok_or(HooksError::NoMap(map))?;
+    found.try_into().map_err(|source| HooksError::Map { map, source })
+}
