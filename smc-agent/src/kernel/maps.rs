@@ -48,11 +48,11 @@ pub enum MapsError {
     },
 }
 
-fn of(map: &'static str) -> impl Fn(MapError) -> MapsError {
+pub(super) fn of(map: &'static str) -> impl Fn(MapError) -> MapsError {
     move |source| MapsError::Map { map, source }
 }
 
-fn failed(what: &str) -> impl FnOnce(io::Error) -> MapsError {
+pub(super) fn failed(what: &str) -> impl FnOnce(io::Error) -> MapsError {
     let what = what.to_owned();
     move |source| MapsError::Io { what, source }
 }
@@ -291,7 +291,7 @@ fn both(
     })
 }
 
-fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, MapsError> {
+pub(super) fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, MapsError> {
     MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).map_err(of(name))
 }
 
@@ -306,7 +306,7 @@ fn inner_map(name: &str, value_size: usize, entries: usize, flags: u32) -> Resul
 }
 
 /// `CLOCK_MONOTONIC`, nanoseconds: the clock of `bpf_ktime_get_ns()`.
-fn monotonic_now() -> u64 {
+pub(crate) fn monotonic_now() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| {
         u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)
