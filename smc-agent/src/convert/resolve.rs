@@ -3,10 +3,7 @@
 use std::{
     fs::{self, File},
     io,
-    os::{
-        fd::AsRawFd as _,
-        unix::fs::MetadataExt as _,
-    },
+    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     thread,
 };

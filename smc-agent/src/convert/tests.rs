@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use smc_agent_common::convert::{
-    CONVERT_DEFAULT, ConvertRules, Dimension, Name, Owner, SelectorKey, decide_conversion, is_life_line, is_tcp,
+    CONVERT_DEFAULT, ConvertRules, Dimension, Name, Owner, SelectorKey, decide_conversion, is_life_line,
+    is_tcp,
 };
 
 use super::resolve::System;
@@ -113,7 +114,14 @@ fn selectors() -> impl Strategy<Value = Selectors> {
         some_of(paths),
         some_of(texts(&NAMESPACES)),
     )
-        .prop_map(|(cgroup, uid, gid, comm, exe, netns)| Selectors { cgroup, uid, gid, comm, exe, netns })
+        .prop_map(|(cgroup, uid, gid, comm, exe, netns)| Selectors {
+            cgroup,
+            uid,
+            gid,
+            comm,
+            exe,
+            netns,
+        })
 }
 
 fn owner() -> impl Strategy<Value = SocketOwner> {

@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     control::{self, Request},
+    conversion::{self, Conversion},
     names::Names,
     status::{AgentStatus, Reload, Status, VERSION},
     watch::Watch,
@@ -92,6 +93,9 @@ pub enum DaemonError {
     /// It could not be put into force.
     #[error(transparent)]
     Enforce(#[from] EnforceError),
+    /// This kernel cannot convert sockets as the policy says.
+    #[error(transparent)]
+    Convert(#[from] crate::convert::ConvertError),
     /// The interfaces cannot be watched.
     #[error(transparent)]
     Netlink(#[from] crate::netlink::Error),
@@ -122,6 +126,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     let places = options.enforce.places.clone();
     places.prepare()?;
     let lock = AgentLock::take(&places)?;
+    conversion::check(&places, &loaded.policy)?;
     // Subscribed before the interfaces are listed, so that none is missed in between.
     let monitor = LinkMonitor::open()?;
     // Whatever can fail comes before the policy is in force.
@@ -144,9 +149,12 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         last_reload: None,
         digest: loaded.digest,
         watch,
+        conversion: Conversion::default(),
         events: broadcast::Sender::new(BACKLOG),
         _lock: lock,
     };
+    // After the policy for flows: what it denies is not to be converted first.
+    agent.conversion.apply(&places, &loaded.policy);
     // The table is in the kernel: of a large policy nothing is kept here.
     drop(loaded);
     release_memory();
@@ -197,6 +205,7 @@ struct Agent {
     /// Of the files that the policy in force was read from.
     digest: [u8; 32],
     watch: Option<Watch>,
+    conversion: Conversion,
     events: broadcast::Sender<Bytes>,
     _lock: AgentLock,
 }
@@ -257,6 +266,7 @@ impl Agent {
                         tell(Notice::Reloaded(&reload));
                     }
                 }
+                () = self.conversion.changed() => self.conversion.refresh(&self.options.enforce.places),
                 _ = signals.terminate.recv() => break,
                 _ = signals.interrupt.recv() => break,
             }
@@ -306,6 +316,7 @@ impl Agent {
             adopted: self.enforcer.adopted(),
             tracing_missing: self.tracing_missing.clone(),
             last_reload: self.last_reload.clone(),
+            conversion_problem: self.conversion.problem(),
         }
     }
 
@@ -352,8 +363,11 @@ impl Agent {
     }
 
     fn put_into_force(&mut self, loaded: &Loaded) -> Result<(), Vec<String>> {
+        let places = &self.options.enforce.places;
+        conversion::check(places, &loaded.policy).map_err(|error| vec![error.to_string()])?;
         let result = self.enforcer.reload(&loaded.policy, &self.options.sources);
         result.map_err(|error| vec![error.to_string()])?;
+        self.conversion.apply(places, &loaded.policy);
         self.digest = loaded.digest;
         Ok(())
     }

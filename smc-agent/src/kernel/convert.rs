@@ -171,6 +171,11 @@ fn load(folder: &Path, btf: &Btf) -> Result<(Ebpf, Loader), ConvertBpfError> {
     Ok((ebpf, loader))
 }
 
+/// What the kernel lacks, as far as its types tell.
+pub fn missing_function(btf: &Btf) -> Option<ConvertBpfError> {
+    btf.find(FUNCTION, Kind::Func).is_none().then_some(ConvertBpfError::NoFunction)
+}
+
 /// Whether sockets are converted by the pins in `folder`.
 pub fn is_attached(folder: &Path) -> bool {
     folder.join(LINKS).join(SOCKET_PROGRAM).exists()
@@ -270,12 +275,8 @@ impl ConvertMaps {
         self.clear_hits(next)?;
         let generation = self.table()?.generation + 1;
         compiled.table.generation = generation;
-        sys::map_update(
-            self.table.fd().as_fd(),
-            &next.to_ne_bytes(),
-            bytemuck::bytes_of(&compiled.table),
-        )
-        .map_err(failed("write the rules of conversion"))?;
+        sys::map_update(self.table.fd().as_fd(), &next.to_ne_bytes(), bytemuck::bytes_of(&compiled.table))
+            .map_err(failed("write the rules of conversion"))?;
         self.slot.set(0, next, 0).map_err(of("CONVERT_SLOT"))?;
         // The kernel waits for a grace period when a map within a map is written: after it no program uses the former
         // slot.
@@ -331,6 +332,15 @@ impl ConvertMaps {
         let levels = self.exec_levels.get(&0, 0).map_err(of("EXEC_LEVELS"))?;
         self.exec_groups.insert(id, std::process::id(), 0).map_err(of("EXEC_GROUPS"))?;
         self.exec_levels.set(0, levels | 1 << level, 0).map_err(of("EXEC_LEVELS"))
+    }
+
+    /// Goes on with the cgroups of another object.
+    pub fn take_exec_groups(&mut self, former: &Self) -> Result<(), MapsError> {
+        for (id, process) in former.exec_groups.iter().filter_map(Result::ok) {
+            self.exec_groups.insert(id, process, 0).map_err(of("EXEC_GROUPS"))?;
+        }
+        let levels = former.exec_levels.get(&0, 0).map_err(of("EXEC_LEVELS"))?;
+        self.exec_levels.set(0, levels, 0).map_err(of("EXEC_LEVELS"))
     }
 
     /// The cgroups whose commands are converted, by their ids.

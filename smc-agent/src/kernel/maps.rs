@@ -295,6 +295,20 @@ pub(super) fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, Maps
     MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).map_err(of(name))
 }
 
+/// Whether any BPF map of the system holds sockets for redirection. Needs `CAP_SYS_ADMIN`.
+pub(crate) fn has_sockmaps() -> io::Result<bool> {
+    /// `BPF_MAP_TYPE_SOCKMAP` and `BPF_MAP_TYPE_SOCKHASH` (uapi/linux/bpf.h).
+    const HOLD_SOCKETS: [u32; 2] = [15, 18];
+    for id in sys::map_ids() {
+        // Maps come and go while they are listed.
+        let Ok(map) = sys::map_by_id(id?) else { continue };
+        if sys::map_info(map.as_fd()).is_ok_and(|info| HOLD_SOCKETS.contains(&info.type_)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn inner_map(name: &str, value_size: usize, entries: usize, flags: u32) -> Result<MapData, MapsError> {
     let size = |value: usize| {
         u32::try_from(value).map_err(|error| failed("size of a table")(io::Error::other(error)))

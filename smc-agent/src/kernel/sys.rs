@@ -11,9 +11,7 @@ use std::{
     path::Path,
 };
 
-use aya_obj::generated::{
-    bpf_attr, bpf_btf_info, bpf_cmd, bpf_link_info, bpf_map_info, bpf_prog_info,
-};
+use aya_obj::generated::{bpf_attr, bpf_btf_info, bpf_cmd, bpf_link_info, bpf_map_info, bpf_prog_info};
 
 /// Calls bpf(2).
 ///

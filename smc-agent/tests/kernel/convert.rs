@@ -48,10 +48,8 @@ impl Kernel {
     }
 
     pub(crate) fn install(&mut self, rules: Vec<(bool, Selectors, u64)>, default_on: bool) -> Result<()> {
-        let entries: Vec<Entry> = rules
-            .into_iter()
-            .map(|(on, selectors, deadline)| Entry { on, selectors, deadline })
-            .collect();
+        let entries: Vec<Entry> =
+            rules.into_iter().map(|(on, selectors, deadline)| Entry { on, selectors, deadline }).collect();
         let mut compiled = compile(&entries, default_on, None, &self.host)?;
         let groups = compiled.clone();
         self.maps.install(&mut compiled, || Ok(present_groups(&groups, &self.host)))?;
@@ -130,7 +128,11 @@ pub(crate) fn selectors() -> Result<()> {
         ("exe", Selectors { exe: Some(vec![other.clone(), exe]), ..none() }, true),
         ("exe", Selectors { exe: Some(vec![other]), ..none() }, false),
         ("all", none(), true),
-        ("both", Selectors { uid: Some(vec![me.uid()]), comm: Some(vec!["other".to_owned()]), ..none() }, false),
+        (
+            "both",
+            Selectors { uid: Some(vec![me.uid()]), comm: Some(vec!["other".to_owned()]), ..none() },
+            false,
+        ),
     ];
     for (name, selectors, expected) in cases {
         kernel.install(vec![(true, selectors.clone(), 0)], false)?;
@@ -141,23 +143,25 @@ pub(crate) fn selectors() -> Result<()> {
     }
     let everything = || vec![(true, Selectors::default(), 0)];
     kernel.install(everything(), false)?;
-    for (family, kind, protocol) in [(1, 1, 0), (AF_INET, 2, 0), (AF_INET, 1, 262), (16, 3, 0), (AF_INET, 3, 6)] {
+    for (family, kind, protocol) in
+        [(1, 1, 0), (AF_INET, 2, 0), (AF_INET, 1, 262), (16, 3, 0), (AF_INET, 3, 6)]
+    {
         let answer = kernel.probe.ask(family, kind, protocol)?;
         ensure!(answer == 0, "({family}, {kind}, {protocol}): {answer}");
     }
     ensure!(kernel.probe.ask(10, STREAM | 0o200_0000, 6)? == SMC, "IPv6 with a flag and the protocol");
 
     // Another real user and group, of one thread.
-    kernel.install(vec![(true, Selectors { uid: Some(vec![4711]), gid: Some(vec![42]), ..none() }, 0)], false)?;
+    kernel.install(
+        vec![(true, Selectors { uid: Some(vec![4711]), gid: Some(vec![42]), ..none() }, 0)],
+        false,
+    )?;
     ensure!(!kernel.converts()?, "before the change of user");
     let kernel = &kernel;
     in_thread(|| {
         // SAFETY: plain numbers; the raw calls change this thread alone, which keeps its effective ids.
         let results = unsafe {
-            (
-                libc::syscall(libc::SYS_setresgid, 42, -1, -1),
-                libc::syscall(libc::SYS_setresuid, 4711, -1, -1),
-            )
+            (libc::syscall(libc::SYS_setresgid, 42, -1, -1), libc::syscall(libc::SYS_setresuid, 4711, -1, -1))
         };
         ensure!(results == (0, 0), "{}", std::io::Error::last_os_error());
         ensure!(kernel.converts()?, "after the change of user");
@@ -329,7 +333,9 @@ pub(crate) fn life_lines() -> Result<()> {
     let comm = format!("/proc/self/task/{}/comm", std::process::id());
     let before = fs::read_to_string(&comm)?;
     let mut check = || -> Result<()> {
-        for (name, is_one) in [("sshd", true), ("systemd-resolve", true), ("containerd-shim", true), ("nginx", false)] {
+        for (name, is_one) in
+            [("sshd", true), ("systemd-resolve", true), ("containerd-shim", true), ("nginx", false)]
+        {
             fs::write(&comm, name)?;
             kernel.install(Vec::new(), true)?;
             ensure!(kernel.converts()? != is_one, "{name}, by default");
