@@ -248,7 +248,8 @@ pub(crate) fn is_converted(command: &mut Command, port: u16) -> Result<bool> {
     running.has_smc_socket()
 }
 
-/// How the connections to a port travelled while a client ran.
+/// How the connections to a port travelled while a client ran. Where SMC sockets are among them nothing is said of plain
+/// ones: each SMC socket has a TCP socket inside, which cannot always be told from them.
 pub(crate) fn watch(port: u16, client: &mut Command) -> Result<BTreeSet<String>> {
     let mut client = Running::start(client)?;
     let mut modes = BTreeSet::new();
@@ -257,6 +258,9 @@ pub(crate) fn watch(port: u16, client: &mut Command) -> Result<BTreeSet<String>>
         std::thread::sleep(Duration::from_millis(2));
     }
     client.finish()?;
+    if modes.len() > 1 {
+        modes.remove("TCP");
+    }
     Ok(modes)
 }
 
@@ -269,8 +273,13 @@ fn modes_of(port: u16) -> Result<BTreeSet<String>> {
         if concerns && (socket.state == diag::State::Active || socket.mode == Mode::FallbackTcp) {
             let decided =
                 socket.link_group.is_some() || socket.dmb.is_some() || socket.mode == Mode::FallbackTcp;
-            if decided && socket.peer.port() != 0 {
-                modes.insert(socket.mode.to_string());
+            let connected = socket.peer.port() != 0;
+            match socket.fallback {
+                Some(fallback) if connected && socket.mode == Mode::FallbackTcp => {
+                    modes.insert(format!("{} {:#010x}", socket.mode, fallback.reason));
+                }
+                _ if decided && connected => drop(modes.insert(socket.mode.to_string())),
+                _ => {}
             }
         }
     }
