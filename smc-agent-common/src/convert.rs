@@ -24,7 +24,8 @@ pub const MAX_TIMED: usize = 16;
 /// Levels of the cgroup hierarchy at which a rule may name a group; the root is level 0.
 pub const MAX_LEVELS: u32 = 32;
 /// The rule number that stands for "no rule matched, the default decides".
-pub const CONVERT_DEFAULT: u32 = MAX_CONVERT_RULES as u32;
+pub const CONVERT_DEFAULT: u32 = 256;
+const _: () = assert!(CONVERT_DEFAULT as usize == MAX_CONVERT_RULES, "the number behind all rules");
 /// Hit counters of a generation: one a rule, and one for the default after them.
 pub const CONVERT_HITS: usize = MAX_CONVERT_RULES + 1;
 /// Bytes of a cgroup's path with the zero behind it; longer ones are not followed.
@@ -99,14 +100,13 @@ impl Name {
     /// Takes the bytes up to the first zero, 15 at most: what is behind it may be anything.
     #[inline(always)]
     pub fn new(bytes: [u8; COMM]) -> Self {
-        let mut clean = [0; COMM];
+        let mut halves = [[0; 8]; 2];
         let mut at = 0;
         while at < COMM - 1 && bytes[at] != 0 {
-            clean[at] = bytes[at];
+            halves[at / 8][at % 8] = bytes[at];
             at += 1;
         }
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = clean;
-        Self([u64::from_ne_bytes([a, b, c, d, e, f, g, h]), u64::from_ne_bytes([i, j, k, l, m, n, o, p])])
+        Self(halves.map(u64::from_ne_bytes))
     }
 
     /// The bytes.

@@ -66,7 +66,7 @@ fn variable(name: &CStr) -> Option<&'static [u8]> {
     }
 }
 
-/// Sets a buffer's size if the variable has one. As smc_run does, a size that the kernel refuses changes nothing.
+/// Sets a buffer's size if the variable has one. As `smc_run` does, a size that the kernel refuses changes nothing.
 fn resize(socket: c_int, name: &CStr, option: c_int) {
     let number = variable(name).and_then(|text| std::str::from_utf8(text).ok()?.parse::<c_int>().ok());
     let Some(size) = number else { return };

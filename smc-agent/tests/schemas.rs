@@ -4,6 +4,7 @@ use std::path::Path;
 
 use schemars::{Schema, schema_for};
 use smc_agent::{
+    convert::{ConvertRecord, ConvertStatus},
     daemon::{Reload, Status},
     enforce::{Detached, PolicyRecord},
     trace::Event,
@@ -26,5 +27,7 @@ fn the_checked_in_schemas_are_those_of_the_types() -> Result<(), Box<dyn std::er
     check("event", &schema_for!(Event))?;
     check("reload", &schema_for!(Reload))?;
     check("detach", &schema_for!(Detached))?;
+    check("convert-status", &schema_for!(ConvertStatus))?;
+    check("convert-record", &schema_for!(ConvertRecord))?;
     check("policy-record", &schema_for!(PolicyRecord))
 }

@@ -57,13 +57,13 @@ pub(crate) fn ensure() -> Result<PathBuf> {
     }
     let suites = Suites::open(&SUITES)?;
     cache::publish(&lock, &target, |aside| {
-        let mut list = String::new();
+        let mut list = Vec::new();
         for name in PACKAGES {
             let found = suites.find(&format!("^{}$", name.replace('.', r"\.")), |found| found == name)?;
             let package =
                 debver::newest(found).with_context(|| format!("no package {name} in these suites"))?;
             suites.unpack(&package, aside)?;
-            list += &format!("{} {}\n", package.name, package.version);
+            list.push(format!("{} {}", package.name, package.version));
         }
         for folder in UNWANTED.map(|folder| aside.join(folder)) {
             if folder.is_dir() {
@@ -71,7 +71,7 @@ pub(crate) fn ensure() -> Result<PathBuf> {
             }
         }
         replace_links(aside, aside)?;
-        fs::write(aside.join("complete"), list)?;
+        fs::write(aside.join("complete"), list.join("\n"))?;
         Ok(())
     })?;
     Ok(target)

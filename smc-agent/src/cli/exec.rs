@@ -1,4 +1,4 @@
-//! `smc-agent exec`: what smc_run is for.
+//! `smc-agent exec`: what `smc_run` is for.
 
 use std::{
     env,

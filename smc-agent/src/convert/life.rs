@@ -82,10 +82,7 @@ pub fn mechanism(places: &Places) -> Result<Mechanism, String> {
     if convert::is_attached(&finished(places)) {
         return Ok(Mechanism::Bpf);
     }
-    let missing = match bpf_missing() {
-        None => return Ok(Mechanism::Bpf),
-        Some(missing) => missing,
-    };
+    let Some(missing) = bpf_missing() else { return Ok(Mechanism::Bpf) };
     if sysctl::exists() {
         return Ok(Mechanism::Sysctl);
     }

@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn only_whole_namespaces_that_are_named_can_be_had() {
         let check = |rules: Vec<ConvertRuleRecord>, default| {
-            check(&ConvertRecord { rules, default, ..ConvertRecord::default() })
+            check(&ConvertRecord { default, rules, ..ConvertRecord::default() })
                 .map_err(|error| error.to_string())
         };
         assert!(

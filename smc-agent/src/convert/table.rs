@@ -71,7 +71,8 @@ pub fn compile(
         for cookie in asks.netns.iter().flatten().filter_map(|name| system.netns(name)) {
             add(SelectorKey::new(Dimension::Netns, cookie, 0));
         }
-        let asked = [
+        // One for each dimension, in the order of their numbers.
+        let asked: [bool; DIMENSIONS] = [
             asks.cgroup.is_some(),
             asks.uid.is_some(),
             asks.gid.is_some(),
@@ -79,7 +80,6 @@ pub fn compile(
             asks.exe.is_some(),
             asks.netns.is_some(),
         ];
-        const _: () = assert!(DIMENSIONS == 6, "one for each dimension, in the order of their numbers");
         for (dimension, asked) in asked.into_iter().enumerate() {
             if asked {
                 table.asked |= 1 << dimension;

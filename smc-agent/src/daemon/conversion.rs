@@ -58,6 +58,12 @@ impl Conversion {
                     }
                 }
                 self.follow(&record);
+                // What changed between the look-up of names and the watch would be missed.
+                if self.watch.is_some()
+                    && let Err(error) = convert::change(places, |_| Ok(()))
+                {
+                    warn!("conversion: {error}");
+                }
             }
             Err(error) => {
                 warn!("conversion is not as the policy says: {error}");
@@ -67,9 +73,10 @@ impl Conversion {
         }
     }
 
+    /// Watches what rules name from now on.
     fn follow(&mut self, record: &ConvertRecord) {
-        self.resolved = resolution(record);
         self.watch = None;
+        self.resolved = resolution(record);
         if self.resolved.is_empty() || record.mechanism != Some(Mechanism::Bpf) {
             return;
         }
@@ -77,10 +84,9 @@ impl Conversion {
         match Watch::new(files.iter().map(std::path::PathBuf::as_path)) {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => {
-                warn!("programs and namespaces that rules of conversion name are not followed: {error}")
+                warn!("programs and namespaces that rules of conversion name are not followed: {error}");
             }
         }
-        // Between the rules and the watch something may have changed.
     }
 
     /// Waits until what rules name may be something else; for ever if they name nothing that can.
@@ -99,7 +105,10 @@ impl Conversion {
     pub(super) fn refresh(&mut self, places: &Places) {
         let record = match ConvertRecord::read(places) {
             Ok(record) => record,
-            Err(error) => return warn!("conversion: {error}"),
+            Err(error) => {
+                warn!("conversion: {error}");
+                return;
+            }
         };
         if resolution(&record) == self.resolved {
             return;

@@ -112,7 +112,7 @@ messages! {
     ));
     convert_too_many: said_of(&format!(
         "version: 1\ndefault: deny\nconvert:\n  rules:\n{}",
-        (0..241).map(|n| format!("    - {{name: r{n}, action: off, uid: {n}}}\n")).collect::<String>()
+        (0..241).map(|n| format!("    - {{name: r{n}, action: off, uid: {n}}}\n")).collect::<Vec<_>>().concat()
     ));
     convert_no_mapping: said_of("version: 1\ndefault: deny\nconvert: on\n") + &said_of("version: 1\ndefault: deny\nconvert: {rules: {a: b}}\n");
     convert_twice: said(&[

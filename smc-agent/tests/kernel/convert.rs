@@ -61,10 +61,6 @@ impl Kernel {
         ensure!(answer == SMC || answer == 0, "the program answered {answer}");
         Ok(answer == SMC)
     }
-
-    pub(crate) fn probe(&self) -> &Probe {
-        &self.probe
-    }
 }
 
 /// A cgroup, removed when dropped; this process goes back to the root first.

@@ -4,11 +4,14 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
 use smc_agent::netlink::diag::{self, Mode};
 use smc_agent::netlink::tcp;
@@ -164,6 +167,8 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Result<Self> {
         let name = format!("{command:?}");
+        // A group of its own: what it has started ends with it.
+        command.process_group(0);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Ok(Self { child: child.with_context(|| format!("cannot start {name}"))?, name })
     }
@@ -177,10 +182,8 @@ impl Running {
         let status = wait_until("the end of a program", SOON, || Ok(self.child.try_wait()?))
             .with_context(|| self.name.clone())?;
         let mut text = String::new();
-        for stream in [&mut self.child.stdout.take().map(Box::new)] {
-            if let Some(stream) = stream {
-                stream.read_to_string(&mut text)?;
-            }
+        if let Some(stream) = &mut self.child.stdout {
+            stream.read_to_string(&mut text)?;
         }
         let mut errors = String::new();
         if let Some(stream) = &mut self.child.stderr {
@@ -229,7 +232,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // It may have ended by itself.
-        let _ = self.child.kill();
+        if let Ok(id) = i32::try_from(self.child.id()) {
+            let _ = killpg(Pid::from_raw(id), Signal::SIGKILL);
+        }
         let _ = self.child.wait();
     }
 }
@@ -299,6 +304,6 @@ fn modes_of(port: u16) -> Result<BTreeSet<String>> {
 }
 
 /// A set of one.
-pub(crate) fn only(mode: impl ToString) -> BTreeSet<String> {
+pub(crate) fn only(mode: &str) -> BTreeSet<String> {
     BTreeSet::from([mode.to_string()])
 }

@@ -115,14 +115,8 @@ pub(crate) fn life_lines(lab: &Lab) -> Result<()> {
 pub(crate) fn cost(lab: &Lab) -> Result<()> {
     const SOCKETS: u64 = 2000;
     let switch = "/proc/sys/kernel/bpf_stats_enabled";
-    for (what, rules) in [
-        ("1 cgroup", cgroups(1)),
-        ("100 cgroups", cgroups(100)),
-        (
-            "100 users",
-            (0..100).map(|n| format!("    - {{name: r{n}, action: on, uid: {}}}\n", 5000 + n)).collect(),
-        ),
-    ] {
+    for (what, rules) in [("1 cgroup", cgroups(1)), ("100 cgroups", cgroups(100)), ("100 users", users(100))]
+    {
         lab.convert(&format!("  rules:\n{rules}"))?;
         let pins =
             smc_agent::convert::pins_in_force(&smc_agent::enforce::Places::default()).context("no pins")?;
@@ -144,7 +138,11 @@ pub(crate) fn cost(lab: &Lab) -> Result<()> {
 }
 
 fn cgroups(count: usize) -> String {
-    (0..count)
-        .map(|n| format!("    - {{name: g{n}, action: on, cgroup: /system.slice/s{n}.service}}\n"))
-        .collect()
+    let rule = |n| format!("    - {{name: g{n}, action: on, cgroup: /system.slice/s{n}.service}}\n");
+    (0..count).map(rule).collect::<Vec<_>>().concat()
+}
+
+fn users(count: usize) -> String {
+    let rule = |n| format!("    - {{name: u{n}, action: on, uid: {}}}\n", 5000 + n);
+    (0..count).map(rule).collect::<Vec<_>>().concat()
 }

@@ -1,6 +1,7 @@
 //! Programs as the distribution ships them, and static ones: over TCP without conversion, over SMC with it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -21,7 +22,7 @@ fn both(
     client: impl Fn() -> Command,
     mode: Mode,
 ) -> Result<()> {
-    for (rules, expected) in [(OFF, only("TCP")), (ON, only(mode))] {
+    for (rules, expected) in [(OFF, only("TCP")), (ON, only(&mode.to_string()))] {
         lab.convert(rules)?;
         let mut running = Running::start(&mut server()?)?;
         running.listens(port)?;
@@ -87,7 +88,6 @@ pub(crate) fn nginx(lab: &Lab) -> Result<()> {
         Ok(command)
     };
     // Workers are other users, who have to get at the pages.
-    use std::os::unix::fs::PermissionsExt as _;
     for folder in [lab.file(""), pages.clone()] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     }
@@ -125,7 +125,7 @@ fn both_one_shot(
     server: impl Fn() -> Result<Command>,
     client: impl Fn() -> Command,
 ) -> Result<()> {
-    for (rules, expected) in [(OFF, only("TCP")), (ON, only(smc_mode()))] {
+    for (rules, expected) in [(OFF, only("TCP")), (ON, only(&smc_mode().to_string()))] {
         lab.convert(rules)?;
         let mut running = Running::start(&mut server()?)?;
         running.listens(port)?;
@@ -154,9 +154,9 @@ pub(crate) fn one_peer_denied(lab: &Lab) -> Result<()> {
     let mut server = Running::start(&mut redis_server(6381, "0.0.0.0"))?;
     server.listens(6381)?;
     for (peer, expected) in [
-        ("127.0.0.1", only(smc_mode())),
+        ("127.0.0.1", only(&smc_mode().to_string())),
         ("127.0.0.2", only("FALLBACK_TCP 0x03010000")),
-        ("127.0.0.1", only(smc_mode())),
+        ("127.0.0.1", only(&smc_mode().to_string())),
     ] {
         let seen = watch(6381, &mut redis_benchmark(6381, peer))?;
         ensure!(seen.is_superset(&expected), "to {peer}: {seen:?} instead of {expected:?}");

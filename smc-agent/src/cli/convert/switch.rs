@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// How long a switch at a terminal lasts unless it is confirmed: who has locked himself out cannot.
-const TO_CONFIRM: Duration = Duration::from_secs(60);
+const TO_CONFIRM: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Args)]
 #[group(id = "target", required = true, multiple = false)]
