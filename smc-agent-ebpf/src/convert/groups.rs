@@ -12,7 +12,7 @@ use aya_ebpf::{
 use smc_agent_common::convert::{ConvertCounter, Dimension, SelectorKey};
 
 use crate::{
-    maps::{EXEC_GROUPS, GROUPS, PATH_SCRATCH, SELECTORS, SLOTS, count},
+    maps::{EXEC_GROUPS, GROUPS, PATH_SCRATCH, Path, SELECTORS, SLOTS, count},
     offsets::{OFF_CGROUP_KN, OFF_CGROUP_ROOT, OFF_KN_ID, OFF_ROOT_HIERARCHY},
 };
 
@@ -40,11 +40,12 @@ fn made(ctx: &RawTracePointContext) -> Option<()> {
     path.fill(0);
     // SAFETY: the tracepoint's second argument is a text that ends with a zero.
     let _ = unsafe { bpf_probe_read_kernel_str_bytes(argument(ctx, 1), path) }.ok()?;
+    let path: &Path = path;
     for slot in 0..SLOTS {
         // Both: the next generation may be in the making.
         let (Some(groups), Some(selectors)) = (GROUPS.get(slot), SELECTORS.get(slot)) else { continue };
         // SAFETY: elements are not changed once they are there.
-        if let Some(rules) = unsafe { groups.get(&*path) }.copied()
+        if let Some(rules) = unsafe { groups.get(path) }.copied()
             && selectors
                 .insert(SelectorKey::new(Dimension::Cgroup, id, 0), rules, u64::from(BPF_ANY))
                 .is_err()

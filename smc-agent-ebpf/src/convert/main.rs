@@ -11,6 +11,7 @@
     clippy::cast_possible_truncation,
     reason = "registers have 64 bits: a cast takes the part that is meant"
 )]
+#![expect(clippy::needless_pass_by_value, reason = "the form that the macros give to a program's entry")]
 
 mod groups;
 mod maps;

@@ -61,7 +61,7 @@ impl Owner for Current<'_> {
     #[inline(always)]
     fn cgroup(&self, level: u32) -> u64 {
         // SAFETY: the helper takes a number.
-        unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) }
+        unsafe { bpf_get_current_ancestor_cgroup_id(level.cast_signed()) }
     }
 
     #[inline(always)]
