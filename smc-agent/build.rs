@@ -1,13 +1,13 @@
-//! Embeds the BPF object: compiled from source where rust-src and bpf-linker are at hand, else the stripped object
-//! that is checked in. `SMC_AGENT_BPF=source` insists on the first, `SMC_AGENT_BPF=prebuilt` on the second.
+//! Embeds the BPF objects: compiled from source where rust-src and bpf-linker are at hand, else the stripped objects
+//! that are checked in. `SMC_AGENT_BPF=source` insists on the first, `SMC_AGENT_BPF=prebuilt` on the second.
 
 use std::{
-    env, fs, io,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
 
-const OBJECT: &str = "smc-agent-bpf";
+const OBJECTS: [&str; 2] = ["smc-agent-bpf", "smc-agent-convert"];
 /// Programs for tests and measurements. They are told where it is; nothing embeds it.
 const PROBE: &str = "decide-probe";
 const LIBRARY_SOURCE: &str = "__CARGO_TESTS_ONLY_SRC_ROOT";
@@ -28,7 +28,7 @@ fn build() -> Result<(), String> {
     let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let workspace = here.parent().ok_or("the manifest has no parent folder")?;
     let out = PathBuf::from(variable("OUT_DIR")?);
-    let prebuilt = here.join(format!("bpf/{OBJECT}.o"));
+    let prebuilt = here.join("bpf");
     for source in ["smc-agent-ebpf", "smc-agent-common", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
@@ -40,12 +40,11 @@ fn build() -> Result<(), String> {
     // Where nothing is compiled there is no probe.
     println!("cargo::rustc-env=SMC_AGENT_PROBE=");
     let missing = missing_tools()?;
-    let target = out.join(format!("{OBJECT}.o"));
     match (env::var(CHOICE).unwrap_or_default().as_str(), missing.is_empty()) {
-        ("" | "source", true) => compile(workspace, &out, &target),
+        ("" | "source", true) => compile(workspace, &out),
         ("source", false) => Err(format!("cannot build the BPF side from source: {}", missing.join(", "))),
         ("", false) | ("prebuilt", _) => {
-            copy(&prebuilt, &target).map_err(|error| format!("copy {}: {error}", prebuilt.display()))
+            OBJECTS.iter().try_for_each(|object| copy(&prebuilt.join(format!("{object}.o")), &out, object))
         }
         (other, _) => Err(format!("{CHOICE}={other}: expected source or prebuilt")),
     }
@@ -82,7 +81,7 @@ fn crate_sources() -> Vec<PathBuf> {
     entries.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-fn compile(workspace: &Path, out: &Path, target: &Path) -> Result<(), String> {
+fn compile(workspace: &Path, out: &Path) -> Result<(), String> {
     let arch = variable("CARGO_CFG_TARGET_ARCH")?;
     let folder = out.join("bpf");
     let mut cargo = Command::new(variable("CARGO")?);
@@ -132,12 +131,12 @@ fn compile(workspace: &Path, out: &Path, target: &Path) -> Result<(), String> {
     }
     let built = folder.join("bpfel-unknown-none/release");
     println!("cargo::rustc-env=SMC_AGENT_PROBE={}", built.join(PROBE).display());
-    let built = built.join(OBJECT);
-    copy(&built, target).map_err(|error| format!("copy {}: {error}", built.display()))
+    OBJECTS.iter().try_for_each(|object| copy(&built.join(object), out, object))
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    fs::copy(from, to).map(drop)
+fn copy(from: &Path, out: &Path, object: &str) -> Result<(), String> {
+    let to = out.join(format!("{object}.o"));
+    fs::copy(from, to).map(drop).map_err(|error| format!("copy {}: {error}", from.display()))
 }
 
 fn sysroot() -> Result<PathBuf, String> {

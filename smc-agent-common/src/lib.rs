@@ -8,6 +8,7 @@
     reason = "a BPF program has no calls to spare, and the verifier loses bounds across them"
 )]
 
+pub mod convert;
 pub mod decide;
 pub mod event;
 pub mod flow;

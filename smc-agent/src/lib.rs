@@ -1,6 +1,7 @@
 //! smc-agent as a library: see ARCHITECTURE.md for the map of its modules.
 
 pub mod cli;
+pub mod convert;
 pub mod daemon;
 pub mod enforce;
 mod files;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use schemars::{Schema, schema_for};
 use smc_agent::{
+    convert::{ConvertRecord, ConvertStatus},
     daemon::{Reload, Status},
     enforce::{Detached, PolicyRecord},
     tail::counts::Top,
@@ -34,5 +35,7 @@ fn the_checked_in_schemas_are_those_of_the_types() -> Result<(), Box<dyn std::er
     check("top", &schema_for!(Top))?;
     check("reload", &schema_for!(Reload))?;
     check("detach", &schema_for!(Detached))?;
+    check("convert-status", &schema_for!(ConvertStatus))?;
+    check("convert-record", &schema_for!(ConvertRecord))?;
     check("policy-record", &schema_for!(PolicyRecord))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bpf`: the checked-in BPF object against the one that its source gives.
+//! `cargo xtask bpf`: the checked-in BPF objects against those that their source gives.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,25 +11,29 @@ use lexopt::prelude::*;
 use crate::build::{self, Bpf};
 use crate::{cache, cargo, elf, setup, sys};
 
-const OBJECT: &str = "smc-agent-bpf.o";
+const OBJECTS: [&str; 2] = ["smc-agent-bpf.o", "smc-agent-convert.o"];
 
-/// Where the checked-in object is.
-fn checked_in() -> Result<PathBuf> {
-    Ok(cargo::workspace()?.join("smc-agent/bpf").join(OBJECT))
+/// Where a checked-in object is.
+fn checked_in(object: &str) -> Result<PathBuf> {
+    Ok(cargo::workspace()?.join("smc-agent/bpf").join(object))
 }
 
-/// Builds the BPF side from source and strips its debug information, keeping the types.
-fn from_source() -> Result<Vec<u8>> {
+/// Builds the BPF side from source; gives the folder that the objects are in.
+fn build_source() -> Result<PathBuf> {
     let mut command = cargo::cargo()?;
     command.args(["build", "--locked", "-p", "smc-agent", "--lib"]);
     build::set_bpf_env(&mut command, Bpf::Source)?;
     let built = cargo::build(&mut command)?;
-    let out = built.out_dirs.iter().find(|(id, _)| is_agent(id)).map(|(_, folder)| folder.join(OBJECT));
-    let object = out.context("smc-agent has no build script that ran")?;
+    let out = built.out_dirs.iter().find(|(id, _)| is_agent(id)).map(|(_, folder)| folder.clone());
+    out.context("smc-agent has no build script that ran")
+}
+
+/// Strips a built object's debug information, keeping the types.
+fn stripped(folder: &Path, object: &str) -> Result<Vec<u8>> {
     let strip = setup::LLVM_STRIP.iter().find_map(|name| sys::which(name));
     let strip = strip.context("no llvm-strip: run `cargo xtask setup`")?;
-    let stripped = cargo::target_dir()?.join("smc-agent-bpf.stripped.o");
-    sys::run(Command::new(strip).arg("-g").arg(&object).arg("-o").arg(&stripped))?;
+    let stripped = cargo::target_dir()?.join(format!("stripped-{object}"));
+    sys::run(Command::new(strip).arg("-g").arg(folder.join(object)).arg("-o").arg(&stripped))?;
     fs::read(&stripped).with_context(|| stripped.display().to_string())
 }
 
@@ -74,10 +78,15 @@ fn differences(old: &[u8], new: &[u8]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Builds from source and compares with the checked-in object.
+/// Builds from source and compares with the checked-in objects.
 pub(crate) fn check() -> Result<()> {
-    let new = from_source()?;
-    let path = checked_in()?;
+    let built = build_source()?;
+    OBJECTS.iter().try_for_each(|object| check_object(&built, object))
+}
+
+fn check_object(built: &Path, object: &str) -> Result<()> {
+    let new = stripped(built, object)?;
+    let path = checked_in(object)?;
     let old =
         fs::read(&path).with_context(|| format!("{}: run `cargo xtask bpf --update`", path.display()))?;
     let found = differences(&old, &new)?;
@@ -89,8 +98,14 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-fn update(path: &Path) -> Result<()> {
-    let new = from_source()?;
+fn update() -> Result<()> {
+    let built = build_source()?;
+    OBJECTS.iter().try_for_each(|object| update_object(&built, object))
+}
+
+fn update_object(built: &Path, object: &str) -> Result<()> {
+    let new = stripped(built, object)?;
+    let path = &checked_in(object)?;
     if let Ok(old) = fs::read(path)
         && differences(&old, &new).is_ok_and(|found| found.is_empty())
     {
@@ -104,13 +119,13 @@ fn update(path: &Path) -> Result<()> {
 }
 
 const HELP: &str = "\
-Builds the BPF side from source and compares it with the checked-in object smc-agent/bpf/smc-agent-bpf.o.
+Builds the BPF side from source and compares it with the checked-in objects in smc-agent/bpf.
 
 Usage: cargo xtask bpf --check|--update
 
 Options:
   --check    fail when a program, .text, .rodata, .data, maps or license section differs
-  --update   replace the checked-in object when one of them differs
+  --update   replace a checked-in object when one of them differs
   -h, --help this text";
 
 /// Runs `cargo xtask bpf`.
@@ -123,7 +138,7 @@ pub(crate) fn main(mut args: lexopt::Parser) -> Result<bool> {
                 Ok(false)
             }
         },
-        Some(Long("update")) => update(&checked_in()?).map(|()| true),
+        Some(Long("update")) => update().map(|()| true),
         Some(Short('h') | Long("help")) => {
             println!("{HELP}");
             Ok(true)

@@ -1,5 +1,6 @@
 //! `cargo xtask build`, and the programs that guests get.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -65,6 +66,14 @@ pub(crate) fn guest_programs() -> Result<Vec<Program>> {
         sys::say("smc-agent-tests has no program smctest yet: the guest gets no UEID and no rxe device");
     }
     Ok(programs)
+}
+
+/// Builds the library that `smc-agent exec` starts programs with; programs in guests are linked dynamically as here.
+pub(crate) fn preload_library() -> Result<PathBuf> {
+    let mut command = cargo::cargo()?;
+    command.args(["build", "--locked", "-p", "smc-agent-preload"]);
+    cargo::build(&mut command)?;
+    Ok(cargo::target_dir()?.join("debug/libsmc_agent_preload.so"))
 }
 
 const HELP: &str = "\

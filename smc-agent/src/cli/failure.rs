@@ -3,8 +3,10 @@
 use std::{fmt, io};
 
 use crate::{
+    convert::ConvertError,
     daemon::{ClientError, DaemonError},
     enforce::{EnforceError, LockError},
+    kernel::convert::ConvertBpfError,
     policy::LoadError,
 };
 
@@ -91,12 +93,30 @@ impl From<LockError> for Failure {
     }
 }
 
+impl From<ConvertError> for Failure {
+    fn from(error: ConvertError) -> Self {
+        match error {
+            ConvertError::Io(error) => error.into(),
+            ConvertError::NoMechanism(_)
+            | ConvertError::NoGroups(_)
+            | ConvertError::Btf(_)
+            | ConvertError::Bpf(ConvertBpfError::NoFunction | ConvertBpfError::Program(_)) => {
+                Self::unsupported(error.to_string())
+            }
+            ConvertError::Bpf(_) | ConvertError::Maps(_) | ConvertError::Sysctl(_) => {
+                Self::not_so(error.to_string())
+            }
+        }
+    }
+}
+
 impl From<DaemonError> for Failure {
     fn from(error: DaemonError) -> Self {
         match error {
             DaemonError::Policy(error) => error.into(),
             DaemonError::Lock(error) => error.into(),
             DaemonError::Io(error) | DaemonError::Enforce(EnforceError::Io(error)) => error.into(),
+            DaemonError::Convert(error) => error.into(),
             DaemonError::Btf(_)
             | DaemonError::NoSmc
             | DaemonError::NothingToObserve

@@ -1,7 +1,9 @@
 //! Commands: arguments in, text or JSON out. Nothing else of the library prints.
 
 mod code;
+mod convert;
 mod detach;
+mod exec;
 mod failure;
 mod monitor;
 mod policy;
@@ -80,6 +82,11 @@ enum Command {
     Reload(OutputArguments),
     /// Show what is enforced, and how; works without a running agent too
     Status(OutputArguments),
+    /// Turn TCP sockets of programs into SMC ones: what is, and quick switches
+    #[command(subcommand)]
+    Convert(convert::ConvertCommand),
+    /// Run a command whose TCP sockets, and its children's, become SMC ones
+    Exec(exec::ExecArguments),
     /// Work with policies
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
@@ -142,6 +149,8 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Detach(arguments) => detach::detach(&places, arguments.output),
         Command::Reload(arguments) => reload::reload(&places, arguments.output),
         Command::Status(arguments) => status::status(&places, arguments.output),
+        Command::Convert(command) => convert::convert(&places, command),
+        Command::Exec(arguments) => exec::exec(&places, &arguments),
         Command::Policy(command) => policy::policy(&places, command),
         Command::Show(arguments) => show::show(&arguments),
         Command::Set(arguments) => set::set(&arguments),

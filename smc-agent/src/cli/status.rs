@@ -73,6 +73,9 @@ fn text(status: &Status) -> String {
         }
         None => lines.push("policy     none in force".to_owned()),
     }
+    if let Some(conversion) = &status.conversion {
+        lines.push(super::convert::summary(conversion));
+    }
     let counters = status.counters.iter().filter(|(_, value)| **value != 0);
     let counters: Vec<_> = counters.map(|(name, value)| format!("{name}={value}")).collect();
     if !counters.is_empty() {

@@ -3,6 +3,7 @@
 
 mod client;
 mod control;
+mod conversion;
 mod names;
 mod observe;
 mod publish;

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::{
     control::{self, Request},
+    conversion::{self, Conversion},
     names::Names,
     publish::Publisher,
     reconcile::Reconciliation,
@@ -98,6 +99,9 @@ pub enum DaemonError {
     /// It could not be put into force.
     #[error(transparent)]
     Enforce(#[from] EnforceError),
+    /// This kernel cannot convert sockets as the policy says.
+    #[error(transparent)]
+    Convert(#[from] crate::convert::ConvertError),
     /// The interfaces cannot be watched.
     #[error(transparent)]
     Netlink(#[from] crate::netlink::Error),
@@ -137,6 +141,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     let places = options.enforce.places.clone();
     places.prepare()?;
     let lock = AgentLock::take(&places)?;
+    conversion::check(&places, &loaded.policy)?;
     // Subscribed before the interfaces are listed, so that none is missed in between.
     let monitor = LinkMonitor::open()?;
     // Whatever can fail comes before the policy is in force.
@@ -162,8 +167,11 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         watch,
         publisher: Publisher::new(),
         reconciliation: Reconciliation::start(),
+        conversion: Conversion::default(),
         _lock: lock,
     };
+    // After the policy for flows: what it denies is not to be converted first.
+    agent.conversion.apply(&places, &loaded.policy);
     // The table is in the kernel: of a large policy nothing is kept here.
     drop(loaded);
     release_memory();
@@ -217,6 +225,7 @@ struct Agent {
     watch: Option<Watch>,
     publisher: Publisher,
     reconciliation: Option<Reconciliation>,
+    conversion: Conversion,
     _lock: AgentLock,
 }
 
@@ -269,6 +278,7 @@ impl Agent {
                         self.announce(&reload, &mut source, tell);
                     }
                 }
+                () = self.conversion.changed() => self.conversion.refresh(&self.options.enforce.places),
                 _ = signals.terminate.recv() => break,
                 _ = signals.interrupt.recv() => break,
             }
@@ -355,6 +365,7 @@ impl Agent {
             not_shown: self.missing.iter().map(NotShown::from).collect(),
             events: self.stats(source).ok(),
             last_reload: self.last_reload.clone(),
+            conversion_problem: self.conversion.problem(),
         }
     }
 
@@ -401,8 +412,11 @@ impl Agent {
     }
 
     fn put_into_force(&mut self, loaded: &Loaded) -> Result<(), Vec<String>> {
+        let places = &self.options.enforce.places;
+        conversion::check(places, &loaded.policy).map_err(|error| vec![error.to_string()])?;
         let result = self.enforcer.reload(&loaded.policy, &self.options.sources);
         result.map_err(|error| vec![error.to_string()])?;
+        self.conversion.apply(places, &loaded.policy);
         self.digest = loaded.digest;
         Ok(())
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use smc_agent_common::Counter;
 
 use crate::{
+    convert::ConvertStatus,
     enforce::{self, Backend, Candidate, ObjectPlaces, Places, PolicyRecord},
     kernel::{
         clsact,
@@ -40,6 +41,9 @@ pub struct Status {
     pub interfaces: Vec<String>,
     /// The ctrl that is selected in `net.smc.hs_ctrl`.
     pub hs_ctrl: Option<String>,
+    /// Which TCP sockets become SMC ones; `None` if none are to.
+    #[serde(default)]
+    pub conversion: Option<ConvertStatus>,
     /// What is not as it should be.
     pub degraded: Vec<Degraded>,
 }
@@ -69,6 +73,9 @@ pub struct AgentStatus {
     pub events: Option<EventStats>,
     /// What came of the last reload; `None` if there was none.
     pub last_reload: Option<Reload>,
+    /// Why sockets are not converted as the policy says; `None` if they are.
+    #[serde(default)]
+    pub conversion_problem: Option<String>,
 }
 
 /// Something that this kernel does not tell.
@@ -145,8 +152,10 @@ impl Status {
             counters: BTreeMap::new(),
             interfaces: Vec::new(),
             hs_ctrl: hs_ctrl::selected().ok().flatten(),
+            conversion: None,
             degraded: Vec::new(),
         };
+        status.read_conversion(places)?;
         // Of several objects, while one takes over from another or after a crash, one that decides comes before one that
         // does not yet, and then the highest generation is the one in force.
         let mut found: Option<((bool, u64), Maps, ObjectPlaces)> = None;
@@ -196,6 +205,22 @@ impl Status {
                 .push(Degraded { what: format!("no fallback events: {missing}"), unenforced: false });
         }
         Ok(status)
+    }
+
+    fn read_conversion(&mut self, places: &Places) -> Result<(), StatusError> {
+        if let Some(problem) = self.agent.as_ref().and_then(|agent| agent.conversion_problem.clone()) {
+            self.unenforced(format!("conversion is not as the policy says: {problem}"));
+        }
+        if !places.convert_record().exists() {
+            return Ok(());
+        }
+        let conversion = ConvertStatus::read(places)?;
+        if !conversion.is_complete() {
+            let lacks = conversion.lacks.as_deref().unwrap_or("its programs are not in the kernel");
+            self.unenforced(format!("sockets are not converted: {lacks}"));
+        }
+        self.conversion = (conversion.wanted || conversion.mechanism.is_some()).then_some(conversion);
+        Ok(())
     }
 
     fn read_policy(&mut self, places: &Places, generation: u64, maps: &Maps) -> Result<(), StatusError> {

@@ -73,6 +73,9 @@ pub fn detach(places: &Places) -> Detached {
         }
         Err(error) => report.problems.push(error.to_string()),
     }
+    let (removed, problems) = crate::convert::detach(places);
+    report.removed.extend(removed);
+    report.problems.extend(problems);
     if places.pins.exists()
         && let Err(error) = std::fs::remove_dir(&places.pins)
     {

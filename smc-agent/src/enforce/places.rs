@@ -44,6 +44,21 @@ impl Places {
         self.state.join("clsact")
     }
 
+    /// Held while conversion is changed.
+    pub fn convert_lock(&self) -> PathBuf {
+        self.state.join("convert.lock")
+    }
+
+    /// What is converted, in words.
+    pub fn convert_record(&self) -> PathBuf {
+        self.state.join("convert.json")
+    }
+
+    /// The pins of conversion, a folder for each object.
+    pub fn convert_pins(&self) -> PathBuf {
+        self.pins.join("convert")
+    }
+
     /// The rules of a generation.
     pub fn policy(&self, generation: u64) -> PathBuf {
         self.state.join(format!("policy-{generation}.json"))

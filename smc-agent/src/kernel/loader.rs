@@ -1,4 +1,5 @@
-//! Loads programs of kinds that aya has no type for: members of a `struct_ops` type, in the kernel or in a module.
+//! Loads programs of kinds that aya has no type for: members of a `struct_ops` type, in the kernel or in a module, and those
+//! that change what a kernel function returns. Others can be loaded by it too, as what they are or, for tests, as something else.
 //! The object is parsed a second time, and relocated against the maps that aya made.
 
 use std::{
@@ -9,13 +10,18 @@ use std::{
 };
 
 use aya::maps::{Map, MapData};
-use aya_obj::{Object, ProgramSection};
+use aya_obj::Object;
 use thiserror::Error;
 
 use super::sys;
 
 /// `BPF_PROG_TYPE_STRUCT_OPS` (uapi/linux/bpf.h).
 const PROG_TYPE_STRUCT_OPS: u32 = 27;
+/// `BPF_PROG_TYPE_TRACING` and its attach type `BPF_MODIFY_RETURN`.
+const PROG_TYPE_TRACING: u32 = 26;
+const MODIFY_RETURN: u32 = 26;
+/// `BPF_PROG_TYPE_RAW_TRACEPOINT`.
+const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
 
 /// Why a program of an own kind could not be loaded.
 #[derive(Debug, Error)]
@@ -87,9 +93,30 @@ impl Loader {
         type_id: u32,
         module_btf: Option<BorrowedFd<'_>>,
     ) -> Result<OwnedFd, LoaderError> {
+        self.load(program, PROG_TYPE_STRUCT_OPS, member, type_id, module_btf)
+    }
+
+    /// Loads `program` as one that may put another value in the place of what the kernel function `function_id` (in
+    /// the kernel's BTF) returns.
+    pub fn modify_return(&self, program: &str, function_id: u32) -> Result<OwnedFd, LoaderError> {
+        self.load(program, PROG_TYPE_TRACING, MODIFY_RETURN, function_id, None)
+    }
+
+    /// Loads `program` for a raw tracepoint.
+    pub fn raw_tracepoint(&self, program: &str) -> Result<OwnedFd, LoaderError> {
+        self.load(program, PROG_TYPE_RAW_TRACEPOINT, 0, 0, None)
+    }
+
+    fn load(
+        &self,
+        program: &str,
+        prog_type: u32,
+        expected_attach_type: u32,
+        attach_btf_id: u32,
+        module_btf: Option<BorrowedFd<'_>>,
+    ) -> Result<OwnedFd, LoaderError> {
         let missing = || LoaderError::Object(format!("it has no program {program}"));
         let found = self.object.programs.get(program).ok_or_else(missing)?;
-        debug_assert!(matches!(found.section, ProgramSection::FEntry { .. }), "the section it is parked in");
         let function = self.object.functions.get(&found.function_key()).ok_or_else(missing)?;
         let license: &CStr = &found.license;
         let instructions = function.instructions.as_slice();
@@ -103,14 +130,14 @@ impl Loader {
         let record_size = |size: usize| u32::try_from(size).unwrap_or(0);
         sys::prog_load(&sys::ProgLoad {
             name: program,
-            prog_type: PROG_TYPE_STRUCT_OPS,
-            expected_attach_type: member,
+            prog_type,
+            expected_attach_type,
             instructions,
             license,
             btf: self.btf.as_fd(),
             func_info: (&function.func_info.func_info_bytes(), record_size(function.func_info_rec_size)),
             line_info: (&function.line_info.line_info_bytes(), record_size(function.line_info_rec_size)),
-            attach_btf_id: type_id,
+            attach_btf_id,
             attach_btf: module_btf,
         })
         .map_err(|(source, log)| LoaderError::Program { program: program.to_owned(), source, log })

@@ -48,11 +48,11 @@ pub enum MapsError {
     },
 }
 
-fn of(map: &'static str) -> impl Fn(MapError) -> MapsError {
+pub(super) fn of(map: &'static str) -> impl Fn(MapError) -> MapsError {
     move |source| MapsError::Map { map, source }
 }
 
-fn failed(what: &str) -> impl FnOnce(io::Error) -> MapsError {
+pub(super) fn failed(what: &str) -> impl FnOnce(io::Error) -> MapsError {
     let what = what.to_owned();
     move |source| MapsError::Io { what, source }
 }
@@ -261,7 +261,21 @@ impl Maps {
     }
 }
 
-fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, MapsError> {
+/// Whether any BPF map of the system holds sockets for redirection. Needs `CAP_SYS_ADMIN`.
+pub(crate) fn has_sockmaps() -> io::Result<bool> {
+    /// `BPF_MAP_TYPE_SOCKMAP` and `BPF_MAP_TYPE_SOCKHASH` (uapi/linux/bpf.h).
+    const HOLD_SOCKETS: [u32; 2] = [15, 18];
+    for id in sys::map_ids() {
+        // Maps come and go while they are listed.
+        let Ok(map) = sys::map_by_id(id?) else { continue };
+        if sys::map_info(map.as_fd()).is_ok_and(|info| HOLD_SOCKETS.contains(&info.type_)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn open_pinned(folder: &Path, name: &'static str) -> Result<Map, MapsError> {
     MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).map_err(of(name))
 }
 
@@ -309,7 +323,7 @@ fn lines_btf() -> Vec<u8> {
 }
 
 /// `CLOCK_MONOTONIC`, nanoseconds: the clock of `bpf_ktime_get_ns()`.
-fn monotonic_now() -> u64 {
+pub(crate) fn monotonic_now() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| {
         u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)

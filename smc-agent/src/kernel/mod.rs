@@ -3,6 +3,7 @@
 
 pub mod btf;
 pub mod clsact;
+pub mod convert;
 pub mod features;
 pub mod hooks;
 pub mod hs_ctrl;

@@ -77,13 +77,19 @@ pub fn is_id(name: &str) -> bool {
 /// Names the object by its content, and by the level of its messages, which is fixed when it is loaded: what an earlier
 /// agent left is usable as it is exactly if it has the same name.
 pub fn id(log_level: u8) -> String {
-    let mut text = String::new();
-    for byte in Sha256::digest(BYTES).iter().take(BYTES_SHOWN) {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
+    let mut text = digest(BYTES);
     if log_level > 0 {
         let _ = write!(text, "-log{log_level}");
+    }
+    text
+}
+
+/// The beginning of an object's SHA-256, in hexadecimal digits.
+pub(super) fn digest(object: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(object).iter().take(BYTES_SHOWN) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
     }
     text
 }

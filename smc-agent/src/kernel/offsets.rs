@@ -61,6 +61,25 @@ const LINK: &[Field] = &[
 /// Fields of links that older kernels lack.
 const LINK_OPTIONAL: &[Field] = &[Field("OFF_LNK_CONN_CNT", "smc_link", "conn_cnt")];
 
+/// Fields that conversion reads.
+const CONVERT: &[Field] = &[
+    Field("OFF_TASK_LEADER", "task_struct", "group_leader"),
+    Field("OFF_TASK_COMM", "task_struct", "comm"),
+    Field("OFF_TASK_MM", "task_struct", "mm"),
+    Field("OFF_TASK_NSPROXY", "task_struct", "nsproxy"),
+    Field("OFF_NSPROXY_NET", "nsproxy", "net_ns"),
+    Field("OFF_NET_COOKIE", "net", "net_cookie"),
+    Field("OFF_MM_EXE", "mm_struct", "exe_file"),
+    Field("OFF_FILE_INODE", "file", "f_inode"),
+    Field("OFF_INODE_INO", "inode", "i_ino"),
+    Field("OFF_INODE_SB", "inode", "i_sb"),
+    Field("OFF_SB_DEV", "super_block", "s_dev"),
+    Field("OFF_CGROUP_ROOT", "cgroup", "root"),
+    Field("OFF_CGROUP_KN", "cgroup", "kn"),
+    Field("OFF_ROOT_HIERARCHY", "cgroup_root", "hierarchy_id"),
+    Field("OFF_KN_ID", "kernfs_node", "id"),
+];
+
 /// Name of a global and the offset that it gets, in bytes.
 pub type Offset = (&'static str, u32);
 
@@ -74,6 +93,11 @@ pub fn of_kernel(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
 /// The offsets of SMC's sockets.
 pub fn of_smc(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
     resolve(btf, SMC)
+}
+
+/// The offsets that conversion needs.
+pub fn of_convert(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
+    resolve(btf, CONVERT)
 }
 
 /// The offsets of SMC's links.

@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-use aya_obj::generated::{bpf_attr, bpf_btf_info, bpf_cmd, bpf_map_info};
+use aya_obj::generated::{bpf_attr, bpf_btf_info, bpf_cmd, bpf_link_info, bpf_map_info, bpf_prog_info};
 
 /// Calls bpf(2).
 ///
@@ -192,6 +192,70 @@ pub(super) fn array(
     put_name(&mut command.map_name, name);
     // SAFETY: no pointers are passed.
     unsafe { bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut attr) }
+}
+
+/// Makes a `BPF_MAP_TYPE_HASH` whose elements are made as they are needed, as an element of a map of maps.
+pub(super) fn hash(name: &str, key_size: u32, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
+    /// `BPF_MAP_TYPE_HASH` and `BPF_F_NO_PREALLOC` (uapi/linux/bpf.h).
+    const HASH: u32 = 1;
+    const NO_PREALLOC: u32 = 1;
+    let mut attr = empty();
+    // SAFETY: the struct arm of BPF_MAP_CREATE; all its fields are integers.
+    let command = unsafe { &mut attr.__bindgen_anon_1 };
+    command.map_type = HASH;
+    command.key_size = key_size;
+    command.value_size = value_size;
+    command.max_entries = entries;
+    command.map_flags = NO_PREALLOC;
+    put_name(&mut command.map_name, name);
+    // SAFETY: no pointers are passed.
+    unsafe { bpf_fd(bpf_cmd::BPF_MAP_CREATE, &mut attr) }
+}
+
+/// Attaches a program that names its target itself when it is loaded, or to the raw tracepoint `name`; the link ends it.
+pub(super) fn raw_tracepoint_open(name: Option<&CStr>, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut attr = empty();
+    // SAFETY: the struct arm of BPF_RAW_TRACEPOINT_OPEN; all its fields are integers.
+    let command = unsafe { &mut attr.raw_tracepoint };
+    command.name = name.map_or(0, |name| name.as_ptr() as u64);
+    command.prog_fd = raw(program);
+    // SAFETY: the name outlives the call.
+    unsafe { bpf_fd(bpf_cmd::BPF_RAW_TRACEPOINT_OPEN, &mut attr) }
+}
+
+/// How often a program ran, how long that took in nanoseconds, and how often it did not run because it was running already
+/// on the same CPU. The first two count while `kernel.bpf_stats_enabled` is set (5.1), the third always (5.12).
+pub(super) fn program_statistics(program: BorrowedFd<'_>) -> io::Result<(u64, u64, u64)> {
+    // SAFETY: bpf_prog_info is plain data; all bytes zero are valid.
+    let mut info: bpf_prog_info = unsafe { zeroed() };
+    object_info(program, &mut info)?;
+    Ok((info.run_cnt, info.run_time_ns, info.recursion_misses))
+}
+
+/// Opens the program of a link.
+pub(super) fn program_of_link(link: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: bpf_link_info is plain data; all bytes zero are valid.
+    let mut info: bpf_link_info = unsafe { zeroed() };
+    object_info(link, &mut info)?;
+    let mut attr = empty();
+    // SAFETY: the struct arm of BPF_*_GET_FD_BY_ID; all its fields are integers.
+    unsafe { &mut attr.__bindgen_anon_6 }.__bindgen_anon_1.prog_id = info.prog_id;
+    // SAFETY: no pointers are passed.
+    unsafe { bpf_fd(bpf_cmd::BPF_PROG_GET_FD_BY_ID, &mut attr) }
+}
+
+/// Runs a raw tracepoint's program once with these arguments, in the calling process; gives what it returned (5.10).
+pub(super) fn run_raw_tracepoint(program: BorrowedFd<'_>, arguments: &[u64]) -> io::Result<u32> {
+    let mut attr = empty();
+    // SAFETY: the struct arm of BPF_PROG_TEST_RUN; all its fields are integers.
+    let command = unsafe { &mut attr.test };
+    command.prog_fd = raw(program);
+    command.ctx_in = arguments.as_ptr() as u64;
+    command.ctx_size_in = u32::try_from(size_of_val(arguments)).map_err(io::Error::other)?;
+    // SAFETY: the arguments outlive the call, and the kernel writes to the attributes only.
+    unsafe { bpf(bpf_cmd::BPF_PROG_TEST_RUN, &mut attr) }?;
+    // SAFETY: the kernel has written retval.
+    Ok(unsafe { attr.test.retval })
 }
 
 /// Writes an element. For a `struct_ops` map this registers it.

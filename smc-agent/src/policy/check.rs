@@ -31,6 +31,8 @@ pub struct Summary {
     pub default: Action,
     /// Number of rules.
     pub rules: usize,
+    /// Number of rules of `convert`; `None` (null) if the policy says nothing of conversion.
+    pub convert_rules: Option<usize>,
     /// Number of named sets.
     pub sets: usize,
     /// Number of prefixes as written.
@@ -71,6 +73,7 @@ fn summarize(loaded: &Loaded, limits: &Limits) -> Result<Summary, CompileError> 
         files: policy.files().to_vec(),
         default: policy.default_action(),
         rules: policy.rules().len(),
+        convert_rules: policy.convert().map(|convert| convert.rules.len()),
         sets: policy.sets().len(),
         prefixes: policy.prefixes(),
         rule_sets: table.rule_sets(),
@@ -107,6 +110,10 @@ impl fmt::Display for Summary {
             plural(self.rule_sets, "rule set"),
             self.table_memory.div_ceil(1024),
             self.table_memory_limit / 1024
-        )
+        )?;
+        match self.convert_rules {
+            Some(rules) => write!(f, "; conversion by {}", plural(rules, "rule")),
+            None => Ok(()),
+        }
     }
 }

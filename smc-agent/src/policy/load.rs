@@ -1,6 +1,8 @@
 //! From paths to a policy: finds the files, reads them and their set files, and puts them together.
 
 use super::addresses::{AddressSet, AddressSetBuilder};
+use super::convert::parse::ConvertDeclaration;
+use super::convert::{self, Convert, ConvertRule};
 use super::diagnostic::{At, Diagnostic, Findings, Severity};
 use super::literal::{nearest, prefix};
 use super::model::{Action, Addresses, Limits, NamedSet, Place, Policy, Rule};
@@ -182,7 +184,9 @@ impl Merger<'_> {
         let mut by_name: HashMap<String, Arc<AddressSet>> = HashMap::new();
         let mut set_names = Declared::new();
         let mut file_rules = Vec::new();
+        let mut converts = Vec::new();
         for (number, file) in files.into_iter().enumerate() {
+            converts.extend(file.convert.map(|convert| (number, convert)));
             for set in file.sets {
                 if !self.declare("set", &mut set_names, &set.name, number, set.at) {
                     continue;
@@ -226,9 +230,65 @@ impl Merger<'_> {
         }
         let mut read: Vec<PathBuf> = self.texts.iter().map(|(file, _)| file.clone()).collect();
         read.append(&mut self.read);
-        let policy = Policy { default, rules, sets, files: read };
+        let mut policy = Policy { default, rules, sets, files: read, convert: None };
         self.check(&policy, &places);
+        policy.convert = self.convert(&policy, converts);
         policy
+    }
+
+    /// Puts together what the files say of conversion, `None` if none does.
+    fn convert(&mut self, policy: &Policy, files: Vec<(usize, ConvertDeclaration)>) -> Option<Convert> {
+        if files.is_empty() {
+            return None;
+        }
+        let mut convert = Convert::default();
+        let mut names = Declared::new();
+        let mut places = Vec::new();
+        let mut first = None;
+        for (number, file) in files {
+            first = first.or(file.at.map(|at| (number, at)));
+            if let Some((on, at)) = file.default {
+                if let Some(place) = &convert.default_place {
+                    let message = format!("`default` of `convert` stands in two files, first at {place}");
+                    self.findings[number].error(at, message, "keep it in one file of the policy");
+                } else {
+                    convert.default_place = Some(self.place(number, at));
+                    convert.default_on = on;
+                }
+            }
+            for rule in file.rules {
+                self.declare("rule", &mut names, &rule.name, number, rule.at);
+                places.push((number, rule.at));
+                let place = self.place(number, rule.at);
+                let (name, on, selectors) = (rule.name, rule.on, rule.selectors);
+                convert.rules.push(ConvertRule { name, place, on, selectors });
+            }
+        }
+        if let Some((file, at)) = places.get(convert::MAX_RULES) {
+            let (count, most) = (convert.rules.len(), convert::MAX_RULES);
+            let message = format!("`convert` has {count} rules, at most {most} are possible");
+            self.findings[*file].error(*at, message, "join rules that do the same: a selector takes a list");
+            return Some(convert);
+        }
+        for (rule, cover) in convert.unreachable() {
+            let cover = &convert.rules[cover];
+            let (file, at) = places[rule];
+            let message =
+                format!("rule `{}` can never match: `{}` covers it", convert.rules[rule].name, cover.name);
+            let help = format!("move it before `{}` ({}), or remove it", cover.name, cover.place);
+            self.findings[file].warning(at, message, help);
+        }
+        if let Some((file, at)) = first
+            && convert.converts()
+            && let Some(what) = convert::open_to_any(policy)
+        {
+            let message =
+                format!("TCP programs are converted, and {what} lets them use SMC with any address");
+            let help = "where a path drops the SMC option their connections hang: list the peers that have SMC \
+                        under `peer`, with `default: deny`";
+            self.findings[file].warning(at, message, help);
+        }
+        Some(convert)
     }
 
     /// What is judged of the policy as a whole.

@@ -99,6 +99,34 @@ messages! {
         said(&[("p.yaml", "version: 1\ndefault: allow\nsets: {a: {file: a.txt}}\n"), ("a.txt", &list)])
             .lines().rev().take(4).collect::<Vec<_>>().join("\n")
     };
+    convert_words: said_of(
+        "version: 1\ndefault: deny\nconvert:\n  default: yes\n  mode: x\n  rules:\n    - {name: a, action: allow, uid: 0}\n    - {name: b, uid: 0}\n    - {action: on, port: 1}\n    - {name: c, action: on, pid: 12}\n"
+    );
+    convert_values: said_of(
+        "version: 1\ndefault: deny\nconvert:\n  rules:\n    - name: a\n      action: on\n      cgroup: [redis.service, /sys/fs/cgroup/x, /a/../b, '']\n      uid: [www-data, -1, 4294967295, 1.5]\n      gid: []\n      comm: ['', /usr/sbin/nginx, systemd-resolved, [x]]\n      exe: [nginx, /usr/sbin/]\n      netns: [a/b, ..]\n"
+    );
+    convert_limits: said_of(&format!(
+        "version: 1\ndefault: deny\nconvert:\n  rules:\n    - {{name: a, action: on, cgroup: [{}, /{}]}}\n",
+        "/x".repeat(32),
+        "y".repeat(255)
+    ));
+    convert_too_many: said_of(&format!(
+        "version: 1\ndefault: deny\nconvert:\n  rules:\n{}",
+        (0..241).map(|n| format!("    - {{name: r{n}, action: off, uid: {n}}}\n")).collect::<Vec<_>>().concat()
+    ));
+    convert_no_mapping: said_of("version: 1\ndefault: deny\nconvert: on\n") + &said_of("version: 1\ndefault: deny\nconvert: {rules: {a: b}}\n");
+    convert_twice: said(&[
+        ("a.yaml", "version: 1\ndefault: deny\nconvert: {default: off, rules: [{name: r, action: on, uid: 1}]}\n"),
+        ("b.yaml", "version: 1\nconvert: {default: off, rules: [{name: r, action: on, uid: 2}]}\n"),
+    ]);
+    convert_unreachable: said_of(
+        "version: 1\ndefault: deny\nconvert:\n  rules:\n    - {name: a, action: off, cgroup: /a, uid: [1, 2]}\n    - {name: b, action: on, cgroup: /a/b, uid: 2, comm: x}\n    - {name: c, action: on, cgroup: /ab, uid: 2}\n    - {name: d, action: off}\n    - {name: e, action: on, exe: /bin/x}\n"
+    );
+    convert_without_listed_peers: said_of("version: 1\ndefault: allow\nconvert:\n  rules: [{name: a, action: on, uid: 1}]\n")
+        + &said_of("version: 1\ndefault: deny\nrules: [{name: web, action: allow, port: 80, peer: [0.0.0.0/1, 128.0.0.0/1]}]\nconvert: {default: on}\n");
+    convert_with_listed_peers: said_of("version: 1\ndefault: deny\nrules: [{name: lab, action: allow, peer: 10.0.0.0/8}]\nconvert: {default: on}\n")
+        + &said_of("version: 1\ndefault: allow\nrules: [{name: lab, action: allow, peer: 10.0.0.0/8}, {name: rest, action: deny}]\nconvert: {default: on}\n")
+        + &said_of("version: 1\ndefault: allow\nconvert: {rules: [{name: a, action: off}]}\n");
     long_line: said_of(&format!("version: 1\ndefault: allow\nsets: {{a: [{}10.0.0.0/99]}}\n", "10.0.0.1, ".repeat(60)));
 }
 

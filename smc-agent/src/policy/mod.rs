@@ -3,6 +3,7 @@
 mod addresses;
 mod check;
 mod compile;
+mod convert;
 mod diagnostic;
 mod diff;
 mod explain;
@@ -25,6 +26,11 @@ mod yaml;
 pub use addresses::{AddressSet, AddressSetBuilder, Prefix};
 pub use check::{Check, Summary, check};
 pub use compile::{CompileError, compile};
+pub(crate) use convert::parse::{cgroup as read_cgroup, netns as read_netns};
+pub use convert::{
+    Convert, ConvertExplanation, ConvertRule, LIFE_LINES, MAX_RULES as MAX_CONVERT_RULES, PassedOver,
+    Selectors, SocketOwner, explain_socket,
+};
 pub use diagnostic::{Diagnostic, Severity};
 pub use diff::{Change, Diff, Outcome, Space, diff};
 pub use explain::{Explanation, Passed, Reason, explain};

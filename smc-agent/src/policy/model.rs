@@ -1,6 +1,7 @@
 //! A policy that has been read and found valid.
 
 use super::addresses::{AddressSet, AddressSetBuilder};
+use super::convert::Convert;
 use schemars::JsonSchema;
 use serde::Serialize;
 use smc_agent_common::{Role, Verdict};
@@ -136,6 +137,7 @@ pub struct Policy {
     pub(super) rules: Vec<Rule>,
     pub(super) sets: Vec<NamedSet>,
     pub(super) files: Vec<PathBuf>,
+    pub(super) convert: Option<Convert>,
 }
 
 impl Policy {
@@ -152,6 +154,11 @@ impl Policy {
     /// The named sets in order of their declaration.
     pub fn sets(&self) -> &[NamedSet] {
         &self.sets
+    }
+
+    /// Which sockets are converted; `None` if no file says anything about it.
+    pub fn convert(&self) -> Option<&Convert> {
+        self.convert.as_ref()
     }
 
     /// Every file that was read, policy files first, in the order of reading.

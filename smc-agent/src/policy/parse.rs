@@ -1,6 +1,7 @@
 //! One policy file: from nodes to declarations, with all that is wrong in it.
 
 use super::addresses::{AddressSet, AddressSetBuilder};
+use super::convert::parse::ConvertDeclaration;
 use super::diagnostic::{At, Findings};
 use super::literal::{Wrong, nearest, ports, prefix};
 use super::model::{Action, Mode, join_ports};
@@ -22,6 +23,7 @@ pub(super) struct File {
     pub(super) default: Option<(Action, At)>,
     pub(super) sets: Vec<SetDeclaration>,
     pub(super) rules: Vec<RuleDeclaration>,
+    pub(super) convert: Option<ConvertDeclaration>,
 }
 
 pub(super) struct SetDeclaration {
@@ -91,7 +93,7 @@ pub(super) struct Parser<'f, 'a> {
 pub(super) type Entries<'n> = HashMap<&'n str, (&'n Node, &'n Node)>;
 
 impl Parser<'_, '_> {
-    fn wrong(&mut self, at: At, (message, help): Wrong) {
+    pub(super) fn wrong(&mut self, at: At, (message, help): Wrong) {
         self.findings.error(at, message, help);
     }
 
@@ -177,7 +179,9 @@ impl Parser<'_, '_> {
             self.findings.error(At::START, "the file is empty", "begin with `version: 1`");
             return file;
         }
-        let Some(entries) = self.entries(root, "a policy", &["version", "default", "sets", "rules"]) else {
+        let Some(entries) =
+            self.entries(root, "a policy", &["version", "default", "sets", "rules", "convert"])
+        else {
             return file;
         };
         file.understood = true;
@@ -218,6 +222,9 @@ impl Parser<'_, '_> {
                     "begin each rule with `- name: …`",
                 ),
             }
+        }
+        if let Some((key, node)) = entries.get("convert") {
+            file.convert = Some(self.convert(key, node));
         }
         file
     }
@@ -333,23 +340,7 @@ impl Parser<'_, '_> {
         let entries = self.entries(node, "a rule", &known)?;
         let get = |key: &str| entries.get(key).map(|(_, node)| *node);
 
-        let name = match get("name").map(|node| (node, node.scalar())) {
-            Some((_, Some(name))) if !name.is_empty() && !name.chars().any(char::is_control) => {
-                Some(name.to_owned())
-            }
-            Some((node, _)) => {
-                self.findings.error(
-                    node.at,
-                    "a rule's name must be some words in one line",
-                    "write `name: my-rule`",
-                );
-                None
-            }
-            None => {
-                self.findings.error(node.at, "the rule has no name", "write `name: my-rule`");
-                None
-            }
-        };
+        let name = self.rule_name(node, get("name"));
         let action = if let Some(node) = get("action") {
             self.action(node, "action")
         } else {
@@ -380,8 +371,29 @@ impl Parser<'_, '_> {
         })
     }
 
+    /// The name of the rule at `node`, from what stands behind `name`.
+    pub(super) fn rule_name(&mut self, node: &Node, name: Option<&Node>) -> Option<String> {
+        match name.map(|node| (node, node.scalar())) {
+            Some((_, Some(name))) if !name.is_empty() && !name.chars().any(char::is_control) => {
+                Some(name.to_owned())
+            }
+            Some((node, _)) => {
+                self.findings.error(
+                    node.at,
+                    "a rule's name must be some words in one line",
+                    "write `name: my-rule`",
+                );
+                None
+            }
+            None => {
+                self.findings.error(node.at, "the rule has no name", "write `name: my-rule`");
+                None
+            }
+        }
+    }
+
     /// The items of a value that may be one or a list.
-    fn items<'n>(&mut self, node: &'n Node, what: &str) -> &'n [Node] {
+    pub(super) fn items<'n>(&mut self, node: &'n Node, what: &str) -> &'n [Node] {
         match &node.value {
             Value::List(items) if !items.is_empty() => items,
             Value::List(_) | Value::Null => {

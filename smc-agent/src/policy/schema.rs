@@ -26,7 +26,78 @@ struct PolicyFile {
     #[serde(default)]
     #[schemars(length(max = 4096))]
     rules: Vec<Rule>,
+    /// Which new TCP sockets become SMC ones, by the process that makes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Convert")]
+    convert: Option<Convert>,
 }
+
+/// Whether sockets are converted.
+#[derive(JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Switch {
+    /// They become SMC ones.
+    On,
+    /// They stay TCP.
+    Off,
+}
+
+/// Which new TCP sockets become SMC ones. The first rule that matches the process decides.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct Convert {
+    /// What happens to sockets that no rule matches: `off` if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Switch")]
+    default: Option<Switch>,
+    /// The rules, in order.
+    #[serde(default)]
+    #[schemars(length(max = 240))]
+    rules: Vec<ConvertRule>,
+}
+
+/// A rule of `convert`. All selectors that are given must match.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct ConvertRule {
+    /// The name, unique among the rules of `convert`.
+    #[schemars(length(min = 1))]
+    name: String,
+    /// Whether sockets of these processes are converted.
+    action: Switch,
+    /// Cgroup v2, by its path in the hierarchy; all below it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OneOrMore<AbsolutePath>")]
+    cgroup: Option<OneOrMore<AbsolutePath>>,
+    /// Real user id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OneOrMore<u32>")]
+    uid: Option<OneOrMore<u32>>,
+    /// Real group id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OneOrMore<u32>")]
+    gid: Option<OneOrMore<u32>>,
+    /// Name of the process, as `ps -o comm` shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OneOrMore<Comm>")]
+    comm: Option<OneOrMore<Comm>>,
+    /// Path of the executable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OneOrMore<AbsolutePath>")]
+    exe: Option<OneOrMore<AbsolutePath>>,
+    /// Network namespace: a name under /run/netns, or a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "OneOrMore<String>")]
+    netns: Option<OneOrMore<String>>,
+}
+
+/// A path that begins with a slash.
+#[derive(JsonSchema)]
+struct AbsolutePath(#[schemars(regex(pattern = r"^/"))] String);
+
+/// A process' name.
+#[derive(JsonSchema)]
+struct Comm(#[schemars(length(min = 1, max = 15))] String);
 
 /// What to do with a connection.
 #[derive(JsonSchema)]
@@ -173,7 +244,9 @@ mod tests {
             keys.sort();
             keys
         };
-        assert_eq!(keys(&schema), ["default", "rules", "sets", "version"]);
+        assert_eq!(keys(&schema), ["convert", "default", "rules", "sets", "version"]);
+        let convert = ["action", "cgroup", "comm", "exe", "gid", "name", "netns", "uid"];
+        assert_eq!(keys(&schema["$defs"]["ConvertRule"]), convert);
         let rule = ["action", "local", "log", "mode", "name", "peer", "port", "role"];
         assert_eq!(keys(&schema["$defs"]["Rule"]), rule);
         assert_eq!(schema["$defs"]["Rule"]["required"], serde_json::json!(["name", "action"]));

@@ -1,6 +1,7 @@
 //! The policy in the running kernel: the same decisions as the language says, also while it is replaced.
 
 mod agreement;
+mod convert;
 mod language;
 #[path = "../probe/mod.rs"]
 #[expect(dead_code, reason = "what only the measurements use")]
@@ -30,6 +31,12 @@ fn main() -> ExitCode {
         }
     };
     let tests = vec![
+        trial("convert_selectors", convert::selectors),
+        trial("convert_namespaces", convert::namespaces),
+        trial("convert_deadlines", convert::deadlines),
+        trial("convert_groups", convert::groups),
+        trial("convert_life_lines", convert::life_lines),
+        trial("convert_race", convert::race),
         trial("the_kernel_decides_as_the_language_says", agreement::test),
         trial("a_policy_is_replaced_as_a_whole_under_load", reload::test),
         trial("a_policy_that_is_watched_is_replaced_when_its_files_change", watch::test),

@@ -14,14 +14,21 @@ use lexopt::prelude::*;
 use self::libtest::Counts;
 use crate::build::{self, Bpf};
 use crate::kernel::Kernel;
-use crate::{bpf, cargo, setup, sys, vm};
+use crate::{bpf, cargo, programs, setup, sys, vm};
 
-/// Whether a test target has something to show on a kernel. Those that cannot run SMC on one host show enforcement only.
+/// Whether a test target has something to show on a kernel. Those that cannot run SMC on one host show enforcement, and
+/// 6.1 conversion by preload.
 fn applies(target: &str, kernel: Kernel) -> bool {
-    target == "vm" || matches!(kernel, Kernel::V6_12 | Kernel::V7_3)
+    match kernel {
+        Kernel::V5_10 => target == "vm",
+        Kernel::V6_1 => matches!(target, "vm" | CONVERT),
+        Kernel::V6_12 | Kernel::V7_3 => true,
+    }
 }
 
 const TESTS: &str = "smc-agent-tests";
+/// The test target whose guests get stock programs.
+const CONVERT: &str = "vm_convert";
 
 /// The outcome of one step.
 struct Step {
@@ -179,9 +186,16 @@ fn vm_test_programs() -> Result<Vec<(String, PathBuf)>> {
     Ok(tests)
 }
 
-fn vm_tests(suite: &mut Suite, kernels: &[Kernel], timeout: Duration) {
+/// What the tests of conversion need besides: stock programs, and the library for `smc-agent exec`.
+fn convert_files() -> Result<Vec<(PathBuf, String)>> {
+    let library = build::preload_library()?;
+    let guest = format!("/bin/{}", library.file_name().unwrap_or_default().to_string_lossy());
+    Ok(vec![(programs::ensure()?, programs::GUEST.to_owned()), (library, guest)])
+}
+
+fn vm_tests(suite: &mut Suite, options: &Options) {
     let prepared = build::guest_programs().and_then(|programs| Ok((programs, vm_test_programs()?)));
-    for kernel in kernels {
+    for kernel in &options.kernels {
         let (programs, tests) = match &prepared {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -189,13 +203,20 @@ fn vm_tests(suite: &mut Suite, kernels: &[Kernel], timeout: Duration) {
                 continue;
             }
         };
-        for (name, file) in tests.iter().filter(|(name, _)| applies(name, *kernel)) {
+        let wanted = |name: &str| options.target.as_ref().is_none_or(|target| target == name);
+        for (name, file) in tests.iter().filter(|(name, _)| wanted(name) && applies(name, *kernel)) {
             suite.counted(&format!("vm {kernel} {name}"), || {
                 let mut programs = programs.clone();
                 programs.push(vm::Program { name: "vm-tests".to_owned(), file: file.clone() });
-                let command = ["vm-tests", "--color", "never", "--test-threads", "1"].map(OsString::from);
-                let mut request = vm::Request::new(*kernel, command.to_vec());
-                request.timeout = timeout;
+                let mut command =
+                    ["vm-tests", "--color", "never", "--test-threads", "1"].map(OsString::from).to_vec();
+                command.extend(options.filter.iter().map(OsString::from));
+                let mut request = vm::Request::new(*kernel, command);
+                request.timeout = options.timeout;
+                if name == CONVERT {
+                    request.add = convert_files()?;
+                    "1536M".clone_into(&mut request.memory);
+                }
                 let outcome = vm::run(&request, &programs)?;
                 let code = (outcome.code != 0).then(|| format!("exit code {}", outcome.code));
                 Ok((outcome.output, outcome.problem.or(code)))
@@ -214,6 +235,8 @@ Options:
   --host-only        no VMs
   --vm-only          only the VMs
   --no-setup         fail where a tool is missing instead of getting it
+  --target NAME      of the test targets in VMs only this one
+  --filter TEXT      of the tests in VMs only those whose names have this in them
   --vm-timeout SECS  kill a VM after this time (default 900)
   -h, --help         this text
 
@@ -224,11 +247,14 @@ struct Options {
     host: bool,
     setup: bool,
     timeout: Duration,
+    target: Option<String>,
+    filter: Option<String>,
 }
 
 fn parse(mut args: lexopt::Parser) -> Result<Option<Options>> {
     let (mut kernels, mut host_only, mut host, mut setup) = (Vec::new(), false, true, true);
     let mut timeout = Duration::from_mins(15);
+    let (mut target, mut filter) = (None, None);
     while let Some(arg) = args.next()? {
         match arg {
             Short('h') | Long("help") => {
@@ -239,6 +265,8 @@ fn parse(mut args: lexopt::Parser) -> Result<Option<Options>> {
             Long("host-only") => host_only = true,
             Long("vm-only") => host = false,
             Long("no-setup") => setup = false,
+            Long("target") => target = Some(args.value()?.string()?),
+            Long("filter") => filter = Some(args.value()?.string()?),
             Long("vm-timeout") => timeout = Duration::from_secs(args.value()?.parse()?),
             other => return Err(other.unexpected().into()),
         }
@@ -249,7 +277,7 @@ fn parse(mut args: lexopt::Parser) -> Result<Option<Options>> {
     if kernels.is_empty() && !host_only {
         kernels.extend(Kernel::ALL);
     }
-    Ok(Some(Options { kernels, host, setup, timeout }))
+    Ok(Some(Options { kernels, host, setup, timeout, target, filter }))
 }
 
 /// Runs `cargo xtask test`; true when all went well.
@@ -269,7 +297,7 @@ pub(crate) fn main(args: lexopt::Parser) -> Result<bool> {
         host_tests(&mut suite);
     }
     if !options.kernels.is_empty() {
-        vm_tests(&mut suite, &options.kernels, options.timeout);
+        vm_tests(&mut suite, &options);
     }
     Ok(report(&suite))
 }

@@ -249,7 +249,7 @@ fn add<W: Write>(archive: &mut Archive<W>, source: &Path, target: &str) -> Resul
     let content = read(source)?;
     let mode = fs::metadata(source)?.permissions().mode() & 0o777;
     archive.file(target, mode, &content)?;
-    if mode & 0o111 != 0 && content.starts_with(b"\x7fELF") {
+    if (mode & 0o111 != 0 || target.contains(".so")) && content.starts_with(b"\x7fELF") {
         libraries(archive, source)?;
     }
     Ok(())

@@ -102,6 +102,7 @@ fn policy(rules: usize, prefixes: usize) -> impl Strategy<Value = Policy> {
                 }
             });
         Policy {
+            convert: None,
             default: if deny { Action::Deny } else { Action::Allow },
             rules: rules.collect(),
             sets: Vec::new(),
