@@ -156,7 +156,7 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
             }
         };
         tokio::select! {
-            result = future(&events, begun, &mut intake, &mut counting) => result,
+            result = future(&events, begun, has_agent, &mut intake, &mut counting) => result,
             result = draw => result,
             () = end_of(period) => Ok(()),
             () = reader_gone() => Ok(()),
