@@ -336,6 +336,26 @@ fn an_agent_that_is_started_again_is_found() {
 }
 
 #[test]
+fn an_agent_that_goes_before_it_answers_is_waited_for() {
+    let folder = folder();
+    let agent = FakeAgent::start(folder.path());
+    let tail = Running::start(folder.path(), &["tail", "--follow", "-o", "json"]);
+    drop(agent.answer(&[simple(1, 1)]));
+    assert_eq!(tail.seq(), json!(1));
+    // Killed while it is asked; then stopping; then not there at all.
+    drop(agent.request());
+    let notice = tail.notice();
+    assert!(notice.starts_with("smc-agent: the agent has gone (the agent hung up: "), "{notice}");
+    let (_, mut stream) = agent.request();
+    stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").unwrap();
+    drop((stream, agent));
+    let agent = FakeAgent::start(folder.path());
+    let (_, _future) = agent.answer(&[simple(1, 2)]);
+    assert_eq!(tail.notice(), "smc-agent: the agent is there again");
+    assert_eq!(tail.seq(), json!(2));
+}
+
+#[test]
 fn a_reader_that_has_gone_ends_it() {
     let folder = folder();
     let agent = FakeAgent::start(folder.path());

@@ -156,7 +156,7 @@ pub(super) fn top(places: &Places, arguments: &TopArguments) -> Result<ExitCode,
             }
         };
         tokio::select! {
-            result = future(&events, begun, &mut intake, &mut counting) => result,
+            result = future(&events, begun, has_agent, &mut intake, &mut counting) => result,
             result = draw => result,
             () = end_of(period) => Ok(()),
             () = reader_gone() => Ok(()),
@@ -218,7 +218,7 @@ impl Screen {
         let mut out = io::stdout().lock();
         if self.terminal {
             // Home; each line cleared behind its end; the rest cleared: less flicker than clearing first.
-            let lines = text.trim_end().replace('\n', "\u{1b}[K\r\n");
+            let lines = text.trim_end().replace('\n', "\u{1b}[K\n");
             write!(out, "\u{1b}[H{lines}\u{1b}[K\u{1b}[J")?;
         } else {
             writeln!(out, "{text}")?;

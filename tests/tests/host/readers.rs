@@ -70,6 +70,10 @@ pub(crate) fn verdicts(sandbox: &Sandbox) -> Result<()> {
     ensure!(shown(&["--port", "7000-7001"])?.is_empty(), "of another port");
     let text = sandbox.run(&["tail", "--rule", "watch*"])?;
     ensure!(text.stdout.lines().all(|line| line.ends_with(" deny by rule \"watched\"")), "{text:?}");
+    for command in [&["tail"][..], &["top", "--once"]] {
+        let refused = sandbox.run_as_nobody(command)?;
+        ensure!(refused.code == Some(4) && refused.stderr.contains("not permitted"), "{refused:?}");
+    }
     let top = sandbox.run(&["top", "--once", "-o", "json", "--event", "verdict"])?;
     let top: Value = serde_json::from_str(&top.stdout).with_context(|| format!("{top:?}"))?;
     ensure!(top["verdicts"] == 3 && top["denied"] == 3 && top["counted"] == 3, "{top}");

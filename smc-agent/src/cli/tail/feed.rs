@@ -40,10 +40,11 @@ pub(in super::super) async fn past(
     Ok(true)
 }
 
-/// Takes the events to come, and waits for an agent that goes. Without an agent from the start, sees them itself.
+/// Takes the events to come, and waits for an agent that goes. If there was none so far (`has_agent`), sees them itself.
 pub(in super::super) async fn future(
     events: &AgentEvents,
     begun: Timestamp,
+    mut has_agent: bool,
     intake: &mut Intake,
     sink: &mut impl Sink,
 ) -> Result<(), Failure> {
@@ -53,9 +54,10 @@ pub(in super::super) async fn future(
         let since = Some(intake.since().unwrap_or(begun));
         match events.open(&Query { since, follow: true }).await {
             Ok(mut lines) => {
-                if gone {
+                if std::mem::take(&mut gone) {
                     sink.tell("the agent is there again");
                 }
+                has_agent = true;
                 pause = PAUSES.0;
                 let reason = loop {
                     match lines.next().await {
@@ -70,9 +72,13 @@ pub(in super::super) async fn future(
                 gone = true;
                 sink.tell(&format!("the agent has gone ({reason}); waiting for it to come back"));
             }
-            // Between its end and its next start.
-            Err(ClientError::NotRunning { .. } | ClientError::Http(_)) if gone => {}
-            Err(ClientError::NotRunning { .. }) => return alone(intake, sink).await,
+            Err(ClientError::NotRunning { .. }) if !has_agent => return alone(intake, sink).await,
+            // Between its end and its next start, or in the midst of its end.
+            Err(error) if is_gone(&error) => {
+                if !std::mem::replace(&mut gone, true) {
+                    sink.tell(&format!("the agent has gone ({error}); waiting for it to come back"));
+                }
+            }
             Err(error) => return Err(error.into()),
         }
         sleep(pause).await;
@@ -80,9 +86,19 @@ pub(in super::super) async fn future(
     }
 }
 
+/// Whether an agent that gives no answer may be there again later.
+fn is_gone(error: &ClientError) -> bool {
+    match error {
+        ClientError::NotRunning { .. } | ClientError::Http(_) => true,
+        // It is stopping.
+        ClientError::Refused { status, .. } => status.as_u16() == 503,
+        ClientError::NotPermitted { .. } | ClientError::Json(_) => false,
+    }
+}
+
 /// Sees events without an agent.
 async fn alone(intake: &mut Intake, sink: &mut impl Sink) -> Result<(), Failure> {
-    privileges::require("tail without a running agent")?;
+    privileges::require("seeing events without an agent")?;
     let mut observer = Observer::start(ObserveOptions { load_module: true, event_rate: 0 })?;
     sink.tell("no agent runs: seeing what happens from now on; no rules, and nothing of the past");
     for missing in observer.missing() {

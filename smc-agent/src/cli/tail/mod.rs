@@ -112,7 +112,8 @@ async fn show(
     let begun = Timestamp::now();
     // Without events of the past, the first of those to come begins the count.
     let asks = last != Some(0);
-    if asks && !past(events, period.since, intake, printer).await? && !follow {
+    let has_agent = asks && past(events, period.since, intake, printer).await?;
+    if asks && !has_agent && !follow {
         return Err(Failure::not_so(NO_PAST));
     }
     printer.release()?;
@@ -120,7 +121,7 @@ async fn show(
         return Ok(());
     }
     tokio::select! {
-        result = future(events, begun, intake, printer) => result,
+        result = future(events, begun, has_agent, intake, printer) => result,
         () = end_of(period) => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! What the two hosts are set up for, and what they were asked: `0x0300……` to `0x0302……`, and `0x0304……` to `0x0307……`.
 
-use super::super::{Check, CodeInfo, SeenBy};
+use super::super::{Check, CodeInfo, Earlier, SeenBy};
 use super::{ALIBABA, DEVICES, EIDS, INFO, LINUX, ROUTE};
 
 pub(super) const CODES: &[CodeInfo] = &[
@@ -25,6 +25,11 @@ pub(super) const CODES: &[CodeInfo] = &[
             },
             DEVICES,
         ],
+        earlier: &[Earlier {
+            kernels: "4.11 to 4.18",
+            name: "CNFERR",
+            meaning: "There is no RDMA device for the interface of the connection, which is NOSMCDEV today.",
+        }],
         ..LINUX
     },
     CodeInfo {
