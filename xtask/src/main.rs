@@ -10,6 +10,7 @@ mod debver;
 mod demo;
 mod elf;
 mod kernel;
+mod module;
 mod programs;
 mod setup;
 mod suite;
