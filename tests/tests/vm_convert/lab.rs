@@ -87,13 +87,6 @@ impl Lab {
     /// Starts an agent with the policy file as it is. By tc on every kernel: it is there soonest.
     pub(crate) fn start(&self) -> Result<()> {
         let file = self.file("policy.yaml").display().to_string();
-        if !has_smc_protocol() {
-            // What old kernels enforce is not the matter here.
-            let mut agent = Agent::start(&["run", "--backend", "observe", "--policy", &file])?;
-            agent.wait_for_line("the agent observes", SOON, |line| line.contains("observing"))?;
-            *self.agent.borrow_mut() = Some(agent);
-            return Ok(());
-        }
         let agent = Agent::start_enforcing(&["run", "--backend", "tc", "--policy", &file], SOON)?;
         *self.agent.borrow_mut() = Some(agent);
         Ok(())
@@ -108,11 +101,6 @@ impl Lab {
     /// Kills the agent as `kill -9` does.
     pub(crate) fn kill(&self) -> Result<()> {
         self.agent.borrow_mut().take().context("no agent runs")?.kill()
-    }
-
-    /// Kills the agent if one runs.
-    pub(crate) fn kill_if_running(&self) -> Result<()> {
-        self.agent.borrow_mut().take().map_or(Ok(()), Agent::kill)
     }
 
     /// Ends the agent, detaches, and checks that nothing is left.
