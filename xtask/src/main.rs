@@ -11,6 +11,7 @@ mod demo;
 mod elf;
 mod fuzz;
 mod kernel;
+mod module;
 mod programs;
 mod setup;
 mod suite;

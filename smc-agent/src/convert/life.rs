@@ -178,7 +178,10 @@ fn apply(
     let exec = pins_in_force(places)
         .and_then(|pins| ConvertMaps::open(&pins).ok())
         .is_some_and(|maps| !maps.exec_groups().is_empty());
-    if !record.converts() && !exec && !for_exec {
+    let idle = !record.converts() && !exec && !for_exec;
+    // A namespace may have had its sysctl on before: there a rule that says no does something.
+    let only_off = || !record.entries().is_empty() && mechanism(places) == Ok(Mechanism::Sysctl);
+    if idle && !only_off() {
         // Kept for as long as something is left: rules that only say no change nothing.
         record.mechanism = None;
         sysctl::restore(&mut record.sysctls)?;

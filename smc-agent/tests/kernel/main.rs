@@ -9,9 +9,14 @@ mod probe;
 mod reload;
 mod watch;
 
-use std::process::ExitCode;
+use std::{
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+
+static TURN: Mutex<()> = Mutex::new(());
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -24,7 +29,12 @@ fn main() -> ExitCode {
         }
     }
     let trial = |name: &str, test: fn() -> anyhow::Result<()>| {
-        let run = move || test().map_err(|error| Failed::from(format!("{error:#}")));
+        // Those of conversion move the process from one cgroup to another, and it has one only.
+        let alone = name.starts_with("convert_");
+        let run = move || {
+            let _turn = alone.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+            test().map_err(|error| Failed::from(format!("{error:#}")))
+        };
         match missing {
             None => Trial::test(name, run),
             Some(why) => Trial::test(format!("{name} ({why})"), run).with_ignored_flag(true),

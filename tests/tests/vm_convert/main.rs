@@ -6,6 +6,7 @@ mod lab;
 mod lives;
 mod programs;
 mod selectors;
+mod sysctl;
 
 use std::process::ExitCode;
 
@@ -44,8 +45,11 @@ const TESTS: [(&str, Test); 21] = [
 ];
 
 /// What older kernels have.
-const OLDER: [(&str, Test); 2] =
-    [("exec_by_preload", exec::by_preload), ("what_is_missing_is_said", exec::lacking)];
+const OLDER: [(&str, Test); 3] = [
+    ("exec_by_preload", exec::by_preload),
+    ("what_is_missing_is_said", exec::lacking),
+    ("sysctl_of_namespaces", sysctl::namespaces),
+];
 
 fn main() -> ExitCode {
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };

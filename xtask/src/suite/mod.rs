@@ -14,7 +14,7 @@ use lexopt::prelude::*;
 use self::libtest::Counts;
 use crate::build::{self, Bpf};
 use crate::kernel::Kernel;
-use crate::{bpf, cargo, programs, setup, sys, vm};
+use crate::{bpf, cargo, module, programs, setup, sys, vm};
 
 /// Whether a test target has something to show on a kernel. Those that cannot run SMC on one host show enforcement, and
 /// 6.1 conversion by preload.
@@ -187,10 +187,14 @@ fn vm_test_programs() -> Result<Vec<(String, PathBuf)>> {
 }
 
 /// What the tests of conversion need besides: stock programs, and the library for `smc-agent exec`.
-fn convert_files() -> Result<Vec<(PathBuf, String)>> {
+fn convert_files(kernel: Kernel) -> Result<Vec<(PathBuf, String)>> {
     let library = build::preload_library()?;
     let guest = format!("/bin/{}", library.file_name().unwrap_or_default().to_string_lossy());
-    Ok(vec![(programs::ensure()?, programs::GUEST.to_owned()), (library, guest)])
+    let mut files = vec![(programs::ensure()?, programs::GUEST.to_owned()), (library, guest)];
+    if kernel == module::KERNEL {
+        files.push((module::tcp2smc()?, module::GUEST.to_owned()));
+    }
+    Ok(files)
 }
 
 fn vm_tests(suite: &mut Suite, options: &Options) {
@@ -214,7 +218,7 @@ fn vm_tests(suite: &mut Suite, options: &Options) {
                 let mut request = vm::Request::new(*kernel, command);
                 request.timeout = options.timeout;
                 if name == CONVERT {
-                    request.add = convert_files()?;
+                    request.add = convert_files(*kernel)?;
                     "1536M".clone_into(&mut request.memory);
                 }
                 let outcome = vm::run(&request, &programs)?;
