@@ -318,8 +318,10 @@ impl Lab {
         .with_context(|| format!("the agent printed:\n{}", agent.lines().join("\n")))?;
         self.events_taken = all.len();
         let of_marker = |event: &Value| event["local"] == marker.as_str() || event["peer"] == marker.as_str();
+        // That a policy was reloaded is an event too, and this lab's own doing.
+        let of_flows = |event: &Value| event["event"] != "policy" && !of_marker(event);
         let mut lines: Vec<String> =
-            all.iter().skip(taken).filter(|event| !of_marker(event)).map(line).collect();
+            all.iter().skip(taken).filter(|event| of_flows(event)).map(line).collect();
         if !smc_is_possible() {
             // What may negotiate finds no device, which is not the policy's doing and not named as such.
             lines.retain(|line| !line.ends_with(" NOSMCDEV"));
