@@ -25,6 +25,11 @@ fn folder() -> TempDir {
     write("lab.txt", "10.20.0.0/16\n192.0.2.7\n");
     write("open.yaml", "version: 1\ndefault: allow\nrules: []\n");
     write("odd.yaml", "version: 1\ndefault: allow\nrules: [{name: r, action: deny, peer: 10.1.2.3/8}]\n");
+    write(
+        "convert.yaml",
+        "version: 1\ndefault: deny\nconvert:\n  rules:\n    - {name: agents, action: off, uid: [0, 994]}\n    \
+         - {name: web, action: on, comm: nginx, netns: blue}\n    - {name: rest, action: on, cgroup: /system.slice}\n",
+    );
     write("bad.yaml", "version: 1\ndefault: allow\nrules: [{name: r, acton: deny}]\n");
     let flow = |expect: &str| {
         format!(
@@ -150,11 +155,32 @@ fn without_a_policy_in_force_nothing_runs() {
 }
 
 #[test]
+fn explain_says_whose_sockets_are_converted() {
+    let folder = folder();
+    let explain = |socket: &str| did(folder.path(), &["explain", "convert.yaml", "--socket", socket]);
+    insta::assert_snapshot!("explain_socket_rule", explain("comm=nginx,uid=33,netns=blue"));
+    insta::assert_snapshot!("explain_socket_default", explain("comm=nginx,uid=33,cgroup=/user.slice"));
+    insta::assert_snapshot!(
+        "explain_socket_life_line",
+        explain("comm=sshd,uid=1,cgroup=/system.slice/ssh.service")
+    );
+    insta::assert_snapshot!("explain_socket_wrong", explain("comm=nginx,user=33"));
+    insta::assert_snapshot!(
+        "explain_socket_and_flow",
+        did(
+            folder.path(),
+            &["explain", "convert.yaml", "--socket", "uid=1", "--flow", "10.0.0.1 -> 10.0.0.2:1"]
+        )
+    );
+}
+
+#[test]
 fn the_checked_in_schemas_are_those_of_the_commands() {
-    use smc_agent::policy::{Check, Diff, Explanation, flow_tests::Report};
+    use smc_agent::policy::{Check, ConvertExplanation, Diff, Explanation, flow_tests::Report};
     let schemas = [
         ("check", schemars::schema_for!(Check)),
         ("explain", schemars::schema_for!(Explanation)),
+        ("explain-socket", schemars::schema_for!(ConvertExplanation)),
         ("diff", schemars::schema_for!(Diff)),
         ("test", schemars::schema_for!(Report)),
     ];

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 /// Bounds a hang under emulation; nothing takes nearly as long.
 pub(crate) const SOON: Duration = Duration::from_mins(2);
-const PINS: &str = "/sys/fs/bpf/smc-agent";
+pub(crate) const PINS: &str = "/sys/fs/bpf/smc-agent";
 const STATE: &str = "/run/smc-agent";
 /// Where the distribution's programs are.
 pub(crate) const PROGRAMS: &str = "/opt/programs";

@@ -2,12 +2,18 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use smc_agent_tests::agent;
 use smc_agent_tests::wait::wait_until;
 
-use crate::lab::{GROUPS, Lab, SOON, command, detach, is_converted, listener, sockets_of, status, well};
+use crate::lab::{
+    GROUPS, Lab, PINS, SOON, command, detach, is_converted, listener, sockets_of, status, well,
+};
 
 const RULE: &str = "  rules: [{name: nc, action: on, uid: 0}]";
 
@@ -27,6 +33,86 @@ pub(crate) fn killed(lab: &Lab) -> Result<()> {
     ensure!(converts(7103)?, "with the next agent");
     let text = well(&["status"])?;
     ensure!(text.contains("convert    by bpf"), "{text}");
+    Ok(())
+}
+
+/// Whether a socket of this process becomes an SMC one.
+fn own_socket_converts() -> bool {
+    // SAFETY: plain numbers, and a number that is written to; the descriptor is closed at once.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        let (mut found, mut length) = (0_i32, 4);
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_PROTOCOL,
+            (&raw mut found).cast(),
+            &raw mut length,
+        );
+        libc::close(socket);
+        found == 256
+    }
+}
+
+/// As after an upgrade: what is pinned is another object's, and goes when the new one is in force.
+pub(crate) fn replaced(lab: &Lab) -> Result<()> {
+    lab.convert(RULE)?;
+    lab.kill()?;
+    let folder = Path::new(PINS).join("convert");
+    let names = || -> Result<Vec<_>> {
+        let entries = fs::read_dir(&folder)?.collect::<Result<Vec<_>, _>>()?;
+        Ok(entries.into_iter().map(|entry| entry.file_name()).collect())
+    };
+    let mine = names()?;
+    ensure!(mine.len() == 1, "{mine:?}");
+    fs::rename(folder.join(&mine[0]), folder.join("000000000000"))?;
+    ensure!(own_socket_converts() && status()?["mechanism"] == "bpf", "by the other object");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| -> Result<()> {
+        let asking = scope.spawn(|| {
+            let mut asked = 0_u64;
+            while !over.load(Ordering::Relaxed) {
+                if !own_socket_converts() {
+                    return Err(asked);
+                }
+                asked += 1;
+            }
+            Ok(asked)
+        });
+        let started = lab.start();
+        over.store(true, Ordering::Relaxed);
+        let asked = asking.join().map_err(|_| anyhow!("the sockets panicked"))?;
+        started?;
+        let asked = asked.map_err(|asked| anyhow!("a gap after {asked} sockets"))?;
+        ensure!(asked > 0, "no sockets meanwhile");
+        Ok(())
+    })?;
+    ensure!(names()? == mine, "{:?} are pinned", names()?);
+    ensure!(own_socket_converts(), "by the new object");
+    Ok(())
+}
+
+/// Killed at any moment: what is in force is what was before or what was to be, and the next change puts it right.
+pub(crate) fn interrupted(_lab: &Lab) -> Result<()> {
+    const TIMES: u64 = 12;
+    let own = "/proc/self/ns/net";
+    for time in 0..TIMES {
+        let action = if time % 2 == 0 { "on" } else { "off" };
+        let mut child = Command::new(agent::binary()?)
+            .args(["convert", action, "--netns", own])
+            .stdout(Stdio::null())
+            .spawn()?;
+        // From before it has begun to after its end.
+        thread::sleep(Duration::from_millis(time * 120));
+        child.kill()?;
+        child.wait()?;
+        let said = status()?;
+        ensure!(said["version"] == 1, "{said:#}");
+    }
+    well(&["convert", "on", "--netns", own])?;
+    ensure!(own_socket_converts(), "after a change that was not interrupted");
+    let left: Vec<_> = fs::read_dir(Path::new(PINS).join("convert"))?.collect();
+    ensure!(left.len() == 1, "{left:?}");
     Ok(())
 }
 

@@ -20,7 +20,7 @@ const NOT_A_GUEST: &str = "needs the VM: cargo xtask test";
 type Test = fn(&Lab) -> Result<()>;
 
 /// What needs a kernel that converts.
-const TESTS: [(&str, Test); 21] = [
+const TESTS: [(&str, Test); 23] = [
     ("redis", programs::redis),
     ("nginx", programs::nginx),
     ("python_http_server", programs::python),
@@ -34,6 +34,8 @@ const TESTS: [(&str, Test); 21] = [
     ("select_by_cgroup", selectors::cgroup),
     ("mptcp_stays", selectors::mptcp),
     ("kill_leaves_conversion_and_the_next_adopts", lives::killed),
+    ("another_object_takes_over_without_a_gap", lives::replaced),
+    ("what_dies_half_way_leaves_nothing_wrong", lives::interrupted),
     ("detach_ends_it", lives::detached),
     ("switches_expire_without_an_agent", lives::switches),
     ("reload_changes_rules", lives::reloaded),
