@@ -69,7 +69,7 @@ fn remember_refusal(ends: &Endpoints, netns: u32, slot: u32, decider: u32) {
     let Some(table) = KernelTable::in_slot(slot) else { return };
     let refusal = Refusal { generation: table.generation(), rule: decider as u16, reserved: [0; 3] };
     // A full map evicts its oldest record: an event then lacks its rule, nothing else.
-    let _ = REFUSALS.insert(key(ends, netns), refusal, 0);
+    let _ = REFUSALS.insert(&key(ends, netns), &refusal, 0);
 }
 
 /// Whether a request was first answered, and so judged, under the table before the one activated at `activated`.
@@ -123,9 +123,9 @@ fn judge_again(ends: &Endpoints, netns: u32) -> Option<Refusal> {
 pub fn refusal_of_server(ends: &Endpoints, netns: u32, refusal: &mut Refusal) -> u32 {
     let key = key(ends, netns);
     // SAFETY: the value is copied at once; a concurrent overwrite would be of the same connection.
-    let Some(found) = (unsafe { REFUSALS.get(key) }) else { return 0 };
+    let Some(found) = (unsafe { REFUSALS.get(&key) }) else { return 0 };
     *refusal = *found;
-    let _ = REFUSALS.remove(key);
+    let _ = REFUSALS.remove(&key);
     1
 }
 
