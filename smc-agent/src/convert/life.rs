@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::{
     record::{ConvertRecord, Mechanism, Switch, SwitchRecord},
-    resolve::{Host, System as _, file_identity},
+    resolve::{Host, System as _, own_identity},
     sysctl::{self, SysctlError},
     table::{compile, present_groups},
 };
@@ -223,8 +223,7 @@ fn apply_bpf(places: &Places, record: &ConvertRecord) -> Result<(), ConvertError
     {
         return Err(ConvertError::NoGroups(name));
     }
-    let own = File::open("/proc/self/exe").and_then(|file| file_identity(&file)).ok().flatten();
-    let mut compiled = compile(&record.entries(), record.default == Switch::On, own, &host)?;
+    let mut compiled = compile(&record.entries(), record.default == Switch::On, own_identity(), &host)?;
     let groups = compiled.clone();
     let find = || Ok(present_groups(&groups, &host));
     let finished = finished(places);

@@ -88,6 +88,14 @@ pub fn file_identity(file: &File) -> io::Result<Option<(u64, u64)>> {
     Ok(identity(&info, &mounts))
 }
 
+/// As [`file_identity`], of this program. Where it was started in another mount namespace the file that it runs has a mount that
+/// is not to be seen here; the one at its path has the same device and inode.
+pub fn own_identity() -> Option<(u64, u64)> {
+    let link = Path::new("/proc/self/exe");
+    let of = |path: &Path| file_identity(&File::open(path).ok()?).ok()?;
+    of(link).or_else(|| of(&fs::read_link(link).ok()?))
+}
+
 fn identity(info: &str, mounts: &str) -> Option<(u64, u64)> {
     let number = |key: &str| info.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
     let (mount, inode) = (number("mnt_id:")?, number("ino:")?);

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use smc_agent::{
     convert::{
-        resolve::Host,
+        resolve::{Host, own_identity},
         table::{Entry, compile, present_groups},
     },
     kernel::{
@@ -21,7 +21,7 @@ use smc_agent::{
     },
     policy::Selectors,
 };
-use smc_agent_common::convert::IPPROTO_SMC;
+use smc_agent_common::convert::{ConvertCounter, IPPROTO_SMC};
 
 const AF_INET: i32 = 2;
 const STREAM: i32 = 1;
@@ -316,10 +316,25 @@ pub(crate) fn race() -> Result<()> {
     kernel.install(rules(0), false)?;
     let after = kernel.maps.selectors()?;
     ensure!(after == before, "{before} selectors before, {after} after");
-    let entered = kernel.maps.counter(smc_agent_common::convert::ConvertCounter::GroupsMissed)?;
+    let entered = kernel.maps.counter(ConvertCounter::GroupsMissed)?;
     ensure!(entered == 0, "{entered} groups found no room");
     eprintln!("{RELOADS} reloads beside {made} groups and {asked} sockets");
     ensure!(made > 0 && asked > 0, "nothing went on beside the reloads");
+    Ok(())
+}
+
+/// The agent's own sockets are not converted, whatever rules say; here this program stands for it.
+pub(crate) fn own_sockets() -> Result<()> {
+    let mut kernel = Kernel::new()?;
+    let own = own_identity().context("the executable cannot be told")?;
+    let everything = [Entry { on: true, selectors: Selectors::default(), deadline: 0 }];
+    for (own, expected) in [(None, true), (Some((own.0, own.1 + 1)), true), (Some(own), false)] {
+        let mut compiled = compile(&everything, true, own, &kernel.host)?;
+        kernel.maps.install(&mut compiled, || Ok(Vec::new()))?;
+        ensure!(kernel.converts()? == expected, "{own:?}");
+    }
+    let counted = kernel.maps.counter(ConvertCounter::Own)?;
+    ensure!(counted == 1, "{counted} were counted");
     Ok(())
 }
 

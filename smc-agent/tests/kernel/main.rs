@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         trial("convert_deadlines", convert::deadlines),
         trial("convert_groups", convert::groups),
         trial("convert_life_lines", convert::life_lines),
+        trial("convert_own_sockets", convert::own_sockets),
         trial("convert_race", convert::race),
         trial("the_kernel_decides_as_the_language_says", agreement::test),
         trial("a_policy_is_replaced_as_a_whole_under_load", reload::test),
