@@ -38,10 +38,10 @@ pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT }> = PerCpuArray::new();
 #[btf_map]
 pub static REFUSALS: LruHashMap<RefusalKey, Refusal, 16384> = LruHashMap::new();
 
-/// Inode numbers of the network namespaces in which the policy is enforced.
+/// Inode numbers of the network namespaces in which the policy is enforced. Made in one piece: kernels before 6.1 warn of
+/// programs that trace and might allocate memory.
 #[btf_map]
-pub static SCOPE: HashMap<u32, u8, 65536, { aya_ebpf::bindings::BPF_F_NO_PREALLOC as usize }> =
-    HashMap::new();
+pub static SCOPE: HashMap<u32, u8, 16384> = HashMap::new();
 
 #[btf_map]
 pub static EVENTS: RingBuf<(), { 1 << 22 }> = RingBuf::new();

@@ -193,11 +193,6 @@ pub(crate) fn smc_is_possible() -> bool {
         .is_ok_and(|version| version >= (6, 12))
 }
 
-/// Whether the agent can see fallbacks here.
-pub(crate) fn has_tracing() -> bool {
-    Path::new("/sys/kernel/btf/smc").exists()
-}
-
 /// The kinds of SMC sockets that this kernel knows.
 pub(crate) fn smc_kinds() -> &'static [Kind] {
     if smc_is_possible() { &[Kind::Smc, Kind::SmcInet] } else { &[Kind::Smc] }
@@ -265,9 +260,7 @@ impl Lab {
             self.write_policy(policy)?;
             return self.start_again();
         }
-        if has_tracing() {
-            self.events()?;
-        }
+        self.events()?;
         self.reload(policy)?;
         self.agent()
     }
@@ -331,15 +324,7 @@ impl Lab {
     }
 
     /// Compares the events since the last call with what is expected, in any order.
-    ///
-    /// Where the kernel shows no fallbacks, the status has to say so instead.
     pub(crate) fn expect_events(&mut self, mut expected: Vec<String>) -> Result<()> {
-        if !has_tracing() {
-            let status = status()?;
-            let degraded = status["degraded"].to_string();
-            ensure!(degraded.contains("no fallback events: "), "the status is silent on events: {status:#}");
-            return Ok(());
-        }
         expected.sort();
         let events = self.events()?;
         ensure!(
