@@ -51,9 +51,9 @@ fn rate_exceeded(ends: &Endpoints, code: u32, role: u32) -> u32 {
     // SAFETY: the helper takes nothing and only reads the clock.
     let now = unsafe { bpf_ktime_get_ns() };
     let key = RateKey { peer: ends.as_ipv6(&ends.peer), code, role };
-    let Some(rate) = RATES.get_ptr_mut(&key) else {
+    let Some(rate) = RATES.get_ptr_mut(key) else {
         // Without room there is no limit.
-        let _ = RATES.insert(&key, &Rate { since: now, count: 1, suppressed: 0 }, 0);
+        let _ = RATES.insert(key, Rate { since: now, count: 1, suppressed: 0 }, 0);
         return 0;
     };
     // SAFETY: the element is valid for as long as this program runs. What others write to the first two numbers at the

@@ -64,6 +64,7 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
 }
 
 /// Leaves a record of a server's refusal for the fallback event that it causes.
+#[expect(clippy::needless_borrows_for_generic_args, reason = "by value, another copy would lie on the stack")]
 #[inline(never)]
 fn remember_refusal(ends: &Endpoints, netns: u32, slot: u32, decider: u32) {
     let Some(table) = KernelTable::in_slot(slot) else { return };
@@ -119,6 +120,7 @@ fn judge_again(ends: &Endpoints, netns: u32) -> Option<Refusal> {
 
 /// Which rule refused SMC to this connection of a server, if one did. A flow alone does not tell: a client without
 /// SMC matches the rule too, so only a refusal that was recorded counts, once. 1 if `refusal` was written, else 0.
+#[expect(clippy::needless_borrows_for_generic_args, reason = "by value, another copy would lie on the stack")]
 #[inline(never)]
 pub fn refusal_of_server(ends: &Endpoints, netns: u32, refusal: &mut Refusal) -> u32 {
     let key = key(ends, netns);

@@ -46,10 +46,11 @@ impl Publisher {
     /// Hands an event to all who read, and keeps it for those who will.
     pub(super) fn publish(&mut self, event: Event) {
         if self.readers.receiver_count() > 0 {
-            match line(&event) {
+            if let Some(line) = line(&event) {
                 // Nobody listens any more: fine.
-                Some(line) => drop(self.readers.send(line)),
-                None => warn!("an event is no JSON"),
+                let _ = self.readers.send(line);
+            } else {
+                warn!("an event is no JSON");
             }
         }
         self.history.keep(Arc::new(event));

@@ -18,7 +18,7 @@ impl Reconciliation {
     }
 
     /// How the stream compares, which had `shown` fallbacks of this namespace and has `pending` events still to read.
-    pub(super) fn counts(&self, shown: u64, pending: u64) -> Option<FallbackCounts> {
+    pub(super) fn counts(self, shown: u64, pending: u64) -> Option<FallbackCounts> {
         let total = total()?;
         // The module was loaded anew: it counts from 0 again.
         let before_start = if total < self.before { 0 } else { self.before };

@@ -221,7 +221,7 @@ impl EventMaps {
     /// How many events of each kind were held back since it was first seen.
     pub fn suppressed(&self) -> Result<BTreeMap<RateKey, u64>, HooksError> {
         let mut found = BTreeMap::new();
-        for entry in self.rates.iter() {
+        for entry in &self.rates {
             let (key, rate) = entry.map_err(|source| HooksError::Map { map: "RATES", source })?;
             if rate.0.suppressed != 0 {
                 found.insert(key.0, rate.0.suppressed);

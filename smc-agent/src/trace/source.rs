@@ -125,9 +125,10 @@ impl EventSource {
             }
             *shown +=
                 u64::from(record.kind == common::EventKind::Fallback as u16 && Some(record.netns) == own);
-            match builder.event(record, names) {
-                Some(event) => take(event),
-                None => debug!("a record of unknown kind {}", record.kind),
+            if let Some(event) = builder.event(record, names) {
+                take(event);
+            } else {
+                debug!("a record of unknown kind {}", record.kind);
             }
         });
         let look_again = self.look_again;
