@@ -7,6 +7,7 @@ pub mod enforce;
 mod files;
 pub mod kernel;
 pub mod netlink;
+mod netns;
 pub mod policy;
 pub mod show;
 pub mod tail;

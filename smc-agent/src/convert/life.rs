@@ -344,7 +344,7 @@ pub fn followed(record: &ConvertRecord) -> Vec<PathBuf> {
     for entry in record.entries() {
         files.extend(entry.selectors.exe.iter().flatten().cloned());
         let names = entry.selectors.netns.iter().flatten();
-        files.extend(names.map(|name| super::resolve::netns_path(name)));
+        files.extend(names.map(|name| crate::netns::path_of(name)));
     }
     files
 }

@@ -10,13 +10,10 @@ use std::{
 
 use nix::sched::{CloneFlags, setns};
 
+use crate::netns;
+
 /// Inode of the root of the cgroup hierarchy: its id (kernfs gives it to the first node).
 const ROOT_GROUP: u64 = 1;
-/// `SO_NETNS_COOKIE` (uapi/asm-generic/socket.h, 5.14).
-const SO_NETNS_COOKIE: libc::c_int = 71;
-/// Where named network namespaces are.
-const NAMESPACES: &str = "/run/netns";
-
 /// What the running system says of names.
 pub trait System {
     /// Id of a cgroup; `None` if there is none with this path.
@@ -62,13 +59,8 @@ impl System for Host {
     }
 
     fn netns(&self, name: &str) -> Option<u64> {
-        netns_cookie(&netns_path(name)).ok()
+        netns_cookie(&netns::path_of(name)).ok()
     }
-}
-
-/// The place of a network namespace given by name or path.
-pub fn netns_path(name: &str) -> PathBuf {
-    if name.contains('/') { PathBuf::from(name) } else { Path::new(NAMESPACES).join(name) }
 }
 
 /// Where a mount of the unified hierarchy is: `ID PARENT MAJOR:MINOR ROOT PLACE … - cgroup2 …`.
@@ -116,33 +108,10 @@ fn netns_cookie(path: &Path) -> io::Result<u64> {
     let file = File::open(path)?;
     let ask = || {
         setns(file, CloneFlags::CLONE_NEWNET)?;
-        own_netns_cookie()
+        netns::own_cookie()
     };
     thread::scope(|scope| scope.spawn(ask).join())
         .map_err(|_| io::Error::other("a thread that entered a network namespace panicked"))?
-}
-
-/// The cookie of the calling thread's network namespace.
-pub fn own_netns_cookie() -> io::Result<u64> {
-    let socket = nix::sys::socket::socket(
-        nix::sys::socket::AddressFamily::Unix,
-        nix::sys::socket::SockType::Stream,
-        nix::sys::socket::SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
-    let mut cookie = 0_u64;
-    let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `length` bytes to `cookie`, and both outlive the call.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

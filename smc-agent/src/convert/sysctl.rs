@@ -15,10 +15,9 @@ use thiserror::Error;
 
 use super::{
     record::{ConvertRecord, FormerSysctl, Switch},
-    resolve::netns_path,
     table::Entry,
 };
-use crate::enforce::at;
+use crate::{enforce::at, netns};
 
 const SYSCTL: &str = "/proc/sys/net/smc/tcp2smc";
 
@@ -78,7 +77,7 @@ pub(super) fn apply(record: &mut ConvertRecord) -> Result<(), SysctlError> {
     let entries = record.entries();
     let mut wanted: BTreeMap<u64, PathBuf> = BTreeMap::new();
     for name in entries.iter().flat_map(|entry| entry.selectors.netns.iter().flatten()) {
-        let path = netns_path(name);
+        let path = netns::path_of(name);
         let inode = fs::metadata(&path).map_err(|_| SysctlError::NoNamespace(name.clone()))?.ino();
         wanted.entry(inode).or_insert(path);
     }
@@ -106,7 +105,9 @@ pub(super) fn apply(record: &mut ConvertRecord) -> Result<(), SysctlError> {
 fn decide(entries: &[Entry], inode: u64) -> bool {
     let names = |entry: &&Entry| {
         entry.selectors.netns.as_ref().is_none_or(|names| {
-            names.iter().any(|name| fs::metadata(netns_path(name)).is_ok_and(|found| found.ino() == inode))
+            names
+                .iter()
+                .any(|name| fs::metadata(netns::path_of(name)).is_ok_and(|found| found.ino() == inode))
         })
     };
     entries.iter().find(names).is_some_and(|entry| entry.on)

@@ -13,11 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::error::{Result, ShowError};
-
-/// Where `ip netns` keeps named network namespaces.
-const FOLDER: &str = "/run/netns";
-/// The network namespace of the calling thread.
-const OWN: &str = "/proc/thread-self/ns/net";
+use crate::netns::{FOLDER, OWN, path_of};
 
 /// Which network namespace something was found in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, JsonSchema)]
@@ -76,10 +72,6 @@ pub fn visit<T: Send>(scope: &Scope, job: impl Fn() -> Result<T> + Sync) -> Resu
 pub fn own() -> Result<Namespace> {
     let inode = fs::metadata(OWN).map_err(ShowError::io(format!("read {OWN}")))?.ino();
     Ok(Namespace { inode, name: None, pid: None })
-}
-
-fn path_of(name: &str) -> PathBuf {
-    if name.contains('/') { PathBuf::from(name) } else { Path::new(FOLDER).join(name) }
 }
 
 /// The device and inode of a namespace.

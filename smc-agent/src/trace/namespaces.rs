@@ -2,16 +2,14 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
-    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
+    fs,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     time::{Duration, Instant},
 };
 
-/// Where `ip netns` keeps named network namespaces.
-const FOLDER: &str = "/run/netns";
-/// The network namespace of the calling thread.
-const OWN: &str = "/proc/thread-self/ns/net";
+use crate::netns::{FOLDER, OWN, own_cookie};
+
 /// For how long what was found is believed: names come and go, and a number is used again.
 const BELIEVED: Duration = Duration::from_secs(1);
 
@@ -68,26 +66,6 @@ fn names(folder: &Path) -> HashMap<u32, String> {
 fn own() -> Option<(u32, Option<u64>)> {
     let inode = fs::metadata(OWN).ok()?.ino();
     Some((u32::try_from(inode).ok()?, own_cookie().ok()))
-}
-
-/// The cookie of the calling thread's network namespace (5.14 and later).
-fn own_cookie() -> io::Result<u64> {
-    /// `SO_NETNS_COOKIE` (`include/uapi/asm-generic/socket.h`).
-    const SO_NETNS_COOKIE: libc::c_int = 71;
-    let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
-    let mut cookie = 0_u64;
-    let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `length` bytes to `cookie`; both outlive the call.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -207,9 +207,7 @@ fn take_back(places: &Places, target: &Target, before: Option<SwitchRecord>) -> 
 fn look_at(target: &Target) -> Result<(), Failure> {
     let host = Host::new();
     match target {
-        Target::Netns(name)
-            if host.netns(name).is_none() && !crate::convert::resolve::netns_path(name).exists() =>
-        {
+        Target::Netns(name) if host.netns(name).is_none() && !crate::netns::path_of(name).exists() => {
             Err(Failure::not_so(format!("there is no network namespace {name:?}")))
         }
         Target::Cgroup(path) if host.cgroup(path).is_none() => {
