@@ -126,7 +126,14 @@ pub(crate) fn run(request: &Request, programs: &[Program]) -> Result<Outcome> {
     let candidates = qemu::candidates(request.accel)?;
     for (index, accel) in candidates.iter().enumerate() {
         let last = index + 1 == candidates.len();
-        let run = qemu::run(request, *accel, &files, last)?;
+        let mut run = qemu::run(request, *accel, &files, last)?;
+        if died_while_booting(*accel, &run) {
+            let why = run.verdict.complaints.join("; ");
+            sys::say(format_args!(
+                "the emulated kernel died before its first program ran ({why}): once more"
+            ));
+            run = qemu::run(request, *accel, &files, last)?;
+        }
         if *accel == Accel::Kvm && !run.verdict.started && !last {
             sys::say(format_args!("KVM did not start the guest within 10 s {}", run.complaint.trim()));
             sys::say("emulating with TCG, slower; noted until this machine boots again");
@@ -148,6 +155,16 @@ pub(crate) fn run(request: &Request, programs: &[Program]) -> Result<Outcome> {
         return Ok(judge(request, run, &files.log));
     }
     bail!("no way to run a guest")
+}
+
+/// Whether the emulator lost the guest: QEMU's TCG sometimes runs a breakpoint that the kernel has patched away on the
+/// other processor already (an oops by int3 where the code has none), mostly while it boots. Nothing of ours has run
+/// until its init has.
+fn died_while_booting(accel: Accel, run: &qemu::Run) -> bool {
+    accel == Accel::Tcg
+        && run.times[0].is_none()
+        && run.verdict.exit.is_none()
+        && !run.verdict.complaints.is_empty()
 }
 
 /// Turns what was seen into an exit code and a reason.
@@ -287,6 +304,18 @@ mod tests {
 
     fn run(end: qemu::End, verdict: klog::Verdict) -> qemu::Run {
         qemu::Run { end, verdict, output: String::new(), times: [None; 3], complaint: String::new() }
+    }
+
+    #[test]
+    fn only_what_the_emulator_lost_before_init_is_booted_again() {
+        let oops = || klog::Verdict { complaints: vec!["Oops: int3".into()], ..klog::Verdict::default() };
+        let booting = run(qemu::End::Off, oops());
+        assert!(died_while_booting(Accel::Tcg, &booting));
+        assert!(!died_while_booting(Accel::Kvm, &booting));
+        let later =
+            qemu::Run { times: [Some(Duration::from_secs(3)), None, None], ..run(qemu::End::Off, oops()) };
+        assert!(!died_while_booting(Accel::Tcg, &later));
+        assert!(!died_while_booting(Accel::Tcg, &run(qemu::End::TimedOut, klog::Verdict::default())));
     }
 
     #[test]

@@ -1,0 +1,168 @@
+//! An agent, connections, and the events that have to come of them.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use smc_agent_tests::agent::{self, Agent};
+use smc_agent_tests::netns::NetNs;
+use smc_agent_tests::pair::{End, Ends, Kind, Pair, run};
+use smc_agent_tests::wait::wait_until;
+use tempfile::TempDir;
+
+/// Bounds a hang under emulation.
+const SOON: Duration = Duration::from_mins(1);
+
+pub(crate) const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(crate) const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// Whether there is SMC-D within one host.
+pub(crate) fn has_dibs() -> bool {
+    Path::new("/proc/sys/net/smc/hs_ctrl").exists()
+}
+
+/// What an event has to say of the reason.
+pub(crate) struct Expected {
+    pub(crate) code: u32,
+    pub(crate) peer_code: Option<u32>,
+}
+
+impl Expected {
+    pub(crate) fn code(code: u32) -> Self {
+        Self { code, peer_code: None }
+    }
+}
+
+/// An agent that denies nothing.
+pub(crate) struct Scene {
+    agent: Agent,
+    folder: TempDir,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("policy.yaml");
+        fs::write(&file, "{ version: 1, default: allow, rules: [] }")?;
+        let policy = file.display().to_string();
+        let agent = Agent::start_enforcing(&["run", "-o", "json", "--policy", &policy], SOON)?;
+        Ok(Self { agent, folder })
+    }
+
+    pub(crate) fn write_policy(&self, text: &str) -> Result<()> {
+        Ok(fs::write(self.folder.path().join("policy.yaml"), text)?)
+    }
+
+    /// All events so far.
+    fn events(&self) -> Result<Vec<Value>> {
+        let lines = self.agent.lines();
+        let lines = lines.iter().filter(|line| line.starts_with('{'));
+        lines.map(|line| serde_json::from_str(line).with_context(|| line.clone())).collect()
+    }
+
+    /// All fallbacks so far.
+    pub(crate) fn fallbacks(&self) -> Result<Vec<Value>> {
+        Ok(self.events()?.into_iter().filter(|event| event["event"] == "fallback").collect())
+    }
+
+    /// Waits until the events are as they should be, and gives them.
+    pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>> {
+        wait_until(what, SOON, || Ok(Some(self.events()?).filter(|events| wanted(events))))
+            .with_context(|| self.agent.lines().join("\n"))
+    }
+
+    /// The fallback of the end with this role and address.
+    pub(crate) fn event_of(&self, role: &str, local: SocketAddr) -> Result<Value> {
+        let is_it = |event: &Value| {
+            event["event"] == "fallback" && event["role"] == role && event["local"] == local.to_string()
+        };
+        let events =
+            self.wait_for(&format!("an event of the {role} {local}"), |events| events.iter().any(is_it))?;
+        let mut found = events.into_iter().filter(is_it);
+        let event = found.next().context("it was there")?;
+        ensure!(found.next().is_none(), "more than one event of the {role} {local}");
+        Ok(event)
+    }
+
+    pub(crate) fn expect_client(&self, ends: &Ends, expected: &Expected) -> Result<()> {
+        self.expect("client", &ends.client, ends.client.peer.port(), expected)
+    }
+
+    pub(crate) fn expect_server(&self, ends: &Ends, expected: &Expected) -> Result<()> {
+        self.expect("server", &ends.server, ends.server.local.port(), expected)
+    }
+
+    /// The event of an end says what was expected, and what the kernel says of the socket.
+    fn expect(&self, role: &str, end: &End, service: u16, expected: &Expected) -> Result<()> {
+        let event = self.event_of(role, end.local)?;
+        ensure!(end.reason == expected.code, "the kernel has {:#010x} for the {role}: {event:#}", end.reason);
+        ensure!(end.peer_diagnosis == expected.peer_code.unwrap_or(0), "{end:?}");
+        ensure!(event["code"]["value"] == expected.code && event["code"]["name"].is_string(), "{event:#}");
+        let peer_code = expected.peer_code.map_or(Value::Null, Value::from);
+        ensure!(event["peer_code"].get("value").unwrap_or(&Value::Null) == &peer_code, "{event:#}");
+        ensure!(event["peer"] == end.peer.to_string() && event["service_port"] == service, "{event:#}");
+        ensure!(event["denied_by"] == Value::Null, "{event:#}");
+        let inode = fs::metadata("/proc/self/ns/net")?.ino();
+        ensure!(event["netns"] == inode && event["netns_name"] == Value::Null, "{event:#}");
+        ensure!(event["seq"].is_u64() && event["run"].is_u64() && event["version"] == 1, "{event:#}");
+        expect_owner(&event)
+    }
+}
+
+/// A pair on a port that no earlier one had.
+fn fresh(client: Kind, server: Kind, address: IpAddr) -> Pair {
+    static NEXT: AtomicU16 = AtomicU16::new(9000);
+    Pair::new(server, client, SocketAddr::new(address, NEXT.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn run_intact(pair: &Pair) -> Result<Ends> {
+    let ends = run(pair).with_context(|| format!("{pair:?}"))?;
+    ensure!(ends.intact, "{pair:?}: data was damaged: {:?}", ends.problems);
+    Ok(ends)
+}
+
+pub(crate) fn connect(client: Kind, server: Kind, address: IpAddr, non_blocking: bool) -> Result<Ends> {
+    let mut pair = fresh(client, server, address);
+    pair.connecting.non_blocking = non_blocking;
+    run_intact(&pair)
+}
+
+/// With `TCP_FASTOPEN_CONNECT`.
+pub(crate) fn connect_fast(kind: Kind) -> Result<Ends> {
+    let mut pair = fresh(kind, kind, V4);
+    pair.connecting.fast_open = true;
+    run_intact(&pair)
+}
+
+/// With both ends in a namespace.
+pub(crate) fn connect_in(namespace: &NetNs, client: Kind, server: Kind) -> Result<Ends> {
+    let mut pair = fresh(client, server, V4);
+    pair.client_netns = Some(namespace.path().to_owned());
+    pair.server_netns = Some(namespace.path().to_owned());
+    run_intact(&pair)
+}
+
+/// This program is the owner.
+pub(crate) fn expect_owner(event: &Value) -> Result<()> {
+    let owner = &event["owner"];
+    let comm = fs::read_to_string("/proc/self/comm")?;
+    ensure!(owner["pid"] == std::process::id() && owner["uid"] == 0, "{event:#}");
+    ensure!(owner["comm"] == comm.trim_end(), "{event:#}");
+    Ok(())
+}
+
+/// Whatever the kernel side produced is an event, or counted.
+pub(crate) fn expect_all_accounted() -> Result<()> {
+    let finished = agent::command(&["status", "-o", "json"])?;
+    let status: Value = serde_json::from_str(&finished.stdout).with_context(|| format!("{finished:?}"))?;
+    let counts = &status["agent"]["events"];
+    let number = |name: &str| counts[name].as_u64().with_context(|| format!("no {name}: {counts:#}"));
+    let sum = number("received")? + number("pending")? + number("suppressed")? + number("lost")?;
+    ensure!(number("produced")? == sum && counts["lost"] == json!(0), "{counts:#}");
+    Ok(())
+}
