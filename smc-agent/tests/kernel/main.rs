@@ -3,6 +3,7 @@
 mod agreement;
 mod convert;
 mod language;
+mod overload;
 #[path = "../probe/mod.rs"]
 #[expect(dead_code, reason = "what only the measurements use")]
 mod probe;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         trial("convert_life_lines", convert::life_lines),
         trial("convert_own_sockets", convert::own_sockets),
         trial("convert_race", convert::race),
+        trial("events_of_an_overload_add_up", overload::test),
         trial("the_kernel_decides_as_the_language_says", agreement::test),
         trial("a_policy_is_replaced_as_a_whole_under_load", reload::test),
         trial("a_policy_that_is_watched_is_replaced_when_its_files_change", watch::test),

@@ -8,7 +8,10 @@ use aya::{
     maps::{Array, MapData},
     programs::{SchedClassifier, TestRun as _, TestRunOptions},
 };
-use smc_agent::kernel::maps::{Maps, PINNED};
+use smc_agent::{
+    kernel::maps::{Maps, PINNED},
+    trace::EventSource,
+};
 use smc_agent_common::{Flow, RULE_DEFAULT, Role, Verdict};
 
 /// A flow as the probe reads it.
@@ -83,6 +86,15 @@ pub(crate) struct Probe {
 impl Probe {
     /// Loads it. With `write`, the results can be read.
     pub(crate) fn load(sizes: Sizes, write: bool) -> Result<Self> {
+        Self::load_with(sizes, write, 0)
+    }
+
+    /// Loads it to make events, of one code and peer no more than `event_rate` a second (0: all).
+    pub(crate) fn load_for_events(flows: u32, event_rate: u32) -> Result<Self> {
+        Self::load_with(Sizes { flows, loads: 1, trie: 1 }, false, event_rate)
+    }
+
+    fn load_with(sizes: Sizes, write: bool, event_rate: u32) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         nix::mount::mount(
             Some("bpf"),
@@ -99,6 +111,7 @@ impl Probe {
         loader.override_global("MASK", &mask, true);
         loader.override_global("LOAD_COUNT", &sizes.loads, true);
         loader.override_global("WRITE", &write, true);
+        loader.override_global("EVENT_RATE", &event_rate, true);
         for (map, entries) in [
             ("FLOWS", sizes.flows),
             ("RESULTS", sizes.flows),
@@ -140,6 +153,11 @@ impl Probe {
     /// The kernel's trie.
     pub(crate) fn trie<K: Pod>(&mut self, name: &str) -> Result<aya::maps::LpmTrie<&mut MapData, K, u32>> {
         Ok(self.ebpf.map_mut(name).with_context(|| format!("no map {name}"))?.try_into()?)
+    }
+
+    /// The events that the probe makes. Within a tokio runtime.
+    pub(crate) fn events(&mut self, limited: bool) -> Result<EventSource> {
+        Ok(EventSource::new(&mut self.ebpf, limited)?)
     }
 
     /// Sets the flows, over and over up to the size of the map.
