@@ -389,7 +389,6 @@ fn prepare_tc(ebpf: &mut Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), S
     make(&programs).map_err(|error| error.to_string())?;
     tc::load(ebpf, &programs).map_err(|error| {
         let _ = remove_folder(&programs);
-        debug!("{error:?}");
         error.to_string()
     })?;
     Ok((Ready::Tc, way.to_owned()))

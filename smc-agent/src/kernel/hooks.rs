@@ -10,7 +10,7 @@ use aya::{
 use smc_agent_common::{Counter, Event, Rate, RateKey};
 use thiserror::Error;
 
-use super::{features::Features, sys};
+use super::{features::Features, sys, why_refused, with_causes};
 
 /// Why nothing can be traced.
 #[derive(Debug, Error)]
@@ -126,7 +126,7 @@ pub fn without_fallbacks(missing: &[Missing]) -> Option<&str> {
 fn attach_one(ebpf: &mut Ebpf, hook: &Hook) -> Result<(), String> {
     let name = hook.program;
     let defect = || format!("the embedded BPF object has no program {name}");
-    let refused = |error: ProgramError| format!("the kernel refused program {name}: {}", chain(&error));
+    let refused = |error: ProgramError| format!("the kernel refused program {name}: {}", why_refused(&error));
     let program = ebpf.program_mut(name).ok_or_else(defect)?;
     match hook.place {
         Place::RawTracepoint(tracepoint) => {
@@ -134,29 +134,17 @@ fn attach_one(ebpf: &mut Ebpf, hook: &Hook) -> Result<(), String> {
             program.load().map_err(refused)?;
             program
                 .attach(tracepoint)
-                .map_err(|error| format!("no tracepoint {tracepoint}: {}", chain(&error)))?;
+                .map_err(|error| format!("no tracepoint {tracepoint}: {}", with_causes(&error)))?;
         }
         Place::Function(function) => {
             let program: &mut KProbe = program.try_into().map_err(|_| defect())?;
             program.load().map_err(refused)?;
             program
                 .attach(function, 0)
-                .map_err(|error| format!("no probe of function {function}: {}", chain(&error)))?;
+                .map_err(|error| format!("no probe of function {function}: {}", with_causes(&error)))?;
         }
     }
     Ok(())
-}
-
-/// An error with what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += ": ";
-        text += &error.to_string();
-        cause = error.source();
-    }
-    text
 }
 
 /// Counters of what became of events.

@@ -30,7 +30,7 @@ const PROGRAMS: [(&str, TcAttachType, &str); 2] =
 #[derive(Debug, Error)]
 pub enum TcError {
     /// A program was refused.
-    #[error("the kernel refused program {program}: {}", super::with_causes(.source))]
+    #[error("the kernel refused program {program}: {}", super::why_refused(.source))]
     Program {
         /// Which one.
         program: &'static str,
