@@ -127,8 +127,11 @@ pub(crate) fn run(request: &Request, programs: &[Program]) -> Result<Outcome> {
     for (index, accel) in candidates.iter().enumerate() {
         let last = index + 1 == candidates.len();
         let mut run = qemu::run(request, *accel, &files, last)?;
-        if died_while_booting(*accel, &run) {
-            let why = run.verdict.complaints.join("; ");
+        for _ in 0..BOOTS_AGAIN {
+            if !died_while_booting(*accel, &run) {
+                break;
+            }
+            let why = run.verdict.complaints.first().map_or("", String::as_str);
             sys::say(format_args!(
                 "the emulated kernel died before its first program ran ({why}): once more"
             ));
