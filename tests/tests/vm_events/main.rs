@@ -13,16 +13,14 @@ use smc_agent_tests::netns::NetNs;
 use smc_agent_tests::pair::Kind;
 
 use provoke::{NO_DEVICE, NO_USER_EID, OPTION, PEER_DECLINED, PEER_NO_SMC};
-use scene::{
-    Expected, Scene, V4, V6, connect, connect_fast, connect_in, expect_all_accounted, expect_owner, has_dibs,
-};
+use scene::{Expected, Scene, V4, V6, connect, connect_fast, connect_in, expect_owner, has_dibs};
 
 fn main() -> ExitCode {
     let in_guest = std::env::var_os("SMC_AGENT_VM").is_some();
     let trial = |name: &str, test: fn(&mut Scene) -> Result<()>| {
         let run = move || {
-            let result =
-                Scene::new().and_then(|mut scene| test(&mut scene).and_then(|()| expect_all_accounted()));
+            let result = Scene::new()
+                .and_then(|mut scene| test(&mut scene).and_then(|()| scene.expect_all_accounted()));
             let cleaned = agent::command(&["detach"]).map(drop);
             result.and(cleaned).map_err(|error| format!("{error:#}").into())
         };
@@ -76,9 +74,11 @@ fn fast_open(scene: &mut Scene) -> Result<()> {
             .context("no event of the client")?;
         ensure!(client["code"] == json!({"value": OPTION, "name": "OPTUNSUPP"}), "{client:#}");
         ensure!(ends.client.reason == OPTION, "{ends:?}");
-        // No process has connected or listened: where the making of the socket is not seen, it is not known rather than wrong.
-        if !client["owner"].is_null() {
+        // No process has connected or listened, and the making of an AF_SMC socket is not seen: not known rather than wrong.
+        if kind == Kind::SmcInet {
             expect_owner(client)?;
+        } else {
+            ensure!(client["owner"].is_null(), "{client:#}");
         }
     }
     Ok(())
@@ -123,10 +123,15 @@ fn other_namespace(scene: &mut Scene) -> Result<()> {
     ensure!(event["netns_cookie"].is_u64(), "{event:#}");
     ensure!(event["code"]["value"] == PEER_NO_SMC, "{event:#}");
     // It goes while its events are on their way.
+    let mut last = Vec::new();
     for _ in 0..5 {
-        connect_in(&away, Kind::Smc, Kind::Tcp)?;
+        last.push(connect_in(&away, Kind::Smc, Kind::Tcp)?.client.local);
     }
     drop(away);
+    for local in last {
+        let event = scene.event_of("client", local)?;
+        ensure!(event["netns"] == inode && event["code"]["value"] == PEER_NO_SMC, "{event:#}");
+    }
     let ends = connect(Kind::Smc, Kind::Tcp, V4, false)?;
     scene.expect_client(&ends, &Expected::code(PEER_NO_SMC))
 }

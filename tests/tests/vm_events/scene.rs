@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 use smc_agent_tests::agent::{self, Agent};
 use smc_agent_tests::netns::NetNs;
 use smc_agent_tests::pair::{End, Ends, Kind, Pair, run};
@@ -97,6 +97,23 @@ impl Scene {
         self.expect("server", &ends.server, ends.server.local.port(), expected)
     }
 
+    /// Whatever the kernel side produced is an event that was printed: nothing waits, was lost or held back.
+    pub(crate) fn expect_all_accounted(&self) -> Result<()> {
+        let mut counts = Value::Null;
+        wait_until("all events are read and printed", SOON, || {
+            let finished = agent::command(&["status", "-o", "json"])?;
+            let status: Value =
+                serde_json::from_str(&finished.stdout).with_context(|| format!("{finished:?}"))?;
+            counts = status["agent"]["events"].clone();
+            let of_kernel = |event: &&Value| event["event"] != "policy";
+            let printed = self.events()?.iter().filter(of_kernel).count();
+            let as_printed = counts["produced"] == printed && counts["received"] == printed;
+            let nothing_else = ["pending", "suppressed", "lost"].iter().all(|name| counts[*name] == 0);
+            Ok((as_printed && nothing_else).then_some(()))
+        })
+        .with_context(|| format!("{counts:#}\n{}", self.agent.lines().join("\n")))
+    }
+
     /// The event of an end says what was expected, and what the kernel says of the socket.
     fn expect(&self, role: &str, end: &End, service: u16, expected: &Expected) -> Result<()> {
         let event = self.event_of(role, end.local)?;
@@ -153,16 +170,5 @@ pub(crate) fn expect_owner(event: &Value) -> Result<()> {
     let comm = fs::read_to_string("/proc/self/comm")?;
     ensure!(owner["pid"] == std::process::id() && owner["uid"] == 0, "{event:#}");
     ensure!(owner["comm"] == comm.trim_end(), "{event:#}");
-    Ok(())
-}
-
-/// Whatever the kernel side produced is an event, or counted.
-pub(crate) fn expect_all_accounted() -> Result<()> {
-    let finished = agent::command(&["status", "-o", "json"])?;
-    let status: Value = serde_json::from_str(&finished.stdout).with_context(|| format!("{finished:?}"))?;
-    let counts = &status["agent"]["events"];
-    let number = |name: &str| counts[name].as_u64().with_context(|| format!("no {name}: {counts:#}"));
-    let sum = number("received")? + number("pending")? + number("suppressed")? + number("lost")?;
-    ensure!(number("produced")? == sum && counts["lost"] == json!(0), "{counts:#}");
     Ok(())
 }
