@@ -1,11 +1,13 @@
-//! Reading files that users name: regular ones only, and not more than can be meant.
+//! Files: reading those that users name (regular ones only, and not more than can be meant), writing and removing our own.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read as _},
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
+
+use crate::enforce::at;
 
 /// The most that is read of a file, in bytes: 4,194,304 prefixes of IPv6 at their longest, with room for comments.
 const LARGEST: u64 = 512 << 20;
@@ -36,6 +38,32 @@ fn open(path: &Path) -> io::Result<File> {
         return Err(io::Error::other("not a regular file"));
     }
     Ok(file)
+}
+
+/// Writes a value as JSON to its place; nothing is there half written.
+pub(crate) fn write_json(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {
+    let write = || -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new("/")))?;
+        serde_json::to_writer(&mut file, value)?;
+        file.flush()?;
+        file.as_file().sync_all()?;
+        file.persist(path).map(drop).map_err(|error| error.error)
+    };
+    write().map_err(at("write", path))
+}
+
+/// Removes a file; it is no error if there is none.
+pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
+    gone(fs::remove_file(path)).map_err(at("remove", path))
+}
+
+/// Removes a folder with all that is in it; it is no error if there is none.
+pub(crate) fn remove_folder(path: &Path) -> io::Result<()> {
+    gone(fs::remove_dir_all(path)).map_err(at("remove", path))
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 #[cfg(test)]

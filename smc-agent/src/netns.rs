@@ -1,12 +1,19 @@
 //! Network namespaces: by which name, path, number and cookie they are known.
 
 use std::{
+    fs::{self, File},
     io,
-    os::fd::AsRawFd as _,
+    os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
+    thread,
 };
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::{
+    sched::{CloneFlags, setns},
+    sys::socket::{AddressFamily, SockFlag, SockType, socket},
+};
+
+use crate::enforce::at;
 
 /// Where `ip netns` keeps named network namespaces.
 pub(crate) const FOLDER: &str = "/run/netns";
@@ -16,6 +23,24 @@ pub(crate) const OWN: &str = "/proc/thread-self/ns/net";
 /// The place of a network namespace given by name or path.
 pub(crate) fn path_of(name: &str) -> PathBuf {
     if name.contains('/') { PathBuf::from(name) } else { Path::new(FOLDER).join(name) }
+}
+
+/// Inode number of the calling thread's network namespace.
+pub(crate) fn own_inode() -> io::Result<u32> {
+    let path = Path::new(OWN);
+    let inode = fs::metadata(path).map_err(at("look at", path))?.ino();
+    u32::try_from(inode).map_err(io::Error::other)
+}
+
+/// Runs `job` in a thread that has entered the network namespace at `path`.
+pub(crate) fn inside<T: Send>(path: &Path, job: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let file = File::open(path)?;
+    let work = || {
+        setns(file, CloneFlags::CLONE_NEWNET)?;
+        job()
+    };
+    thread::scope(|scope| scope.spawn(work).join())
+        .map_err(|_| io::Error::other("a thread that entered a network namespace panicked"))?
 }
 
 /// The cookie of the calling thread's network namespace: the number that the kernel gives to it, and to no other after it (5.14

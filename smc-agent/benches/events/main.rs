@@ -26,7 +26,7 @@ use smc_agent::{
 use smc_agent_common::{Address, Flow, Role};
 
 use probe::Probe;
-use report::{Report, median};
+use report::{Arguments, Report, median};
 
 const HELP: &str = "Usage: cargo xtask bench events [--quick] [-o text|json]";
 /// Events that are made at a time; the next come when their time has.
@@ -47,22 +47,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let (mut quick, mut json) = (false, false);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--quick" => quick = true,
-            "-o" => match arguments.next().as_deref() {
-                Some("json") => json = true,
-                Some("text") => json = false,
-                _ => bail!("{HELP}"),
-            },
-            // What cargo itself says.
-            "--bench" => {}
-            "--test" => return Ok(()),
-            _ => bail!("{HELP}"),
-        }
-    }
+    let Some(arguments) = Arguments::read(HELP)? else { return Ok(()) };
+    let quick = arguments.quick;
     if let Some(why) = probe::missing() {
         bail!("it {why}");
     }
@@ -98,12 +84,7 @@ fn run() -> Result<()> {
     let (events, bytes) = full_history()?;
     report.figure("events of a full history", events, "");
     report.figure("memory of a full history", bytes / 1e6, "MB");
-    if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        println!("{}", report.text());
-    }
-    Ok(())
+    arguments.print(&report)
 }
 
 fn ready() -> Result<(Probe, tokio::runtime::Runtime)> {

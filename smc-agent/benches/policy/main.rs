@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use lookups::Effort;
-use report::Report;
+use report::{Arguments, Report};
 
 const HELP: &str = "Usage: cargo xtask bench policy [--quick] [-o text|json]";
 
@@ -34,23 +34,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let (mut quick, mut json) = (false, false);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--quick" => quick = true,
-            "-o" => match arguments.next().as_deref() {
-                Some("json") => json = true,
-                Some("text") => json = false,
-                _ => bail!("{HELP}"),
-            },
-            // What cargo itself says.
-            "--bench" => {}
-            // `cargo test --benches`: the tests of the figures are the figures.
-            "--test" => return Ok(()),
-            _ => bail!("{HELP}"),
-        }
-    }
+    let Some(arguments) = Arguments::read(HELP)? else { return Ok(()) };
+    let quick = arguments.quick;
     if let Some(why) = probe::missing() {
         bail!("it {why}");
     }
@@ -66,12 +51,7 @@ fn run() -> Result<()> {
     lookups::large(&mut report, effort, true)?;
     life::text_to_table(&mut report, effort)?;
     life::agent(&mut report, effort)?;
-    if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        println!("{}", report.text());
-    }
-    Ok(())
+    arguments.print(&report)
 }
 
 /// Mounts made here are nobody else's.

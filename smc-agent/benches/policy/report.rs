@@ -2,7 +2,50 @@
 
 use std::fmt::Write as _;
 
+use anyhow::{Result, bail};
 use serde::Serialize;
+
+/// How a bench was asked to run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arguments {
+    /// To see that it works, not to measure.
+    pub(crate) quick: bool,
+    /// Figures as JSON.
+    json: bool,
+}
+
+impl Arguments {
+    /// Reads them; `None` if there is nothing to do, as for `cargo test --benches`: the tests of the figures are the figures.
+    pub(crate) fn read(help: &str) -> Result<Option<Self>> {
+        let mut read = Self::default();
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--quick" => read.quick = true,
+                "-o" => match arguments.next().as_deref() {
+                    Some("json") => read.json = true,
+                    Some("text") => read.json = false,
+                    _ => bail!("{help}"),
+                },
+                // What cargo itself says.
+                "--bench" => {}
+                "--test" => return Ok(None),
+                _ => bail!("{help}"),
+            }
+        }
+        Ok(Some(read))
+    }
+
+    /// Prints a report as it was asked for.
+    pub(crate) fn print(self, report: &Report) -> Result<()> {
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(report)?);
+        } else {
+            println!("{}", report.text());
+        }
+        Ok(())
+    }
+}
 
 /// All figures of a run.
 #[derive(Serialize)]
@@ -64,7 +107,7 @@ impl Report {
     }
 
     /// The figures as a table.
-    pub(crate) fn text(&self) -> String {
+    fn text(&self) -> String {
         let mut text = format!("kernel {}, {}\n\n", self.kernel, self.processor);
         text += "| What | Measured | Target | |\n|---|---:|---:|---|\n";
         for figure in &self.figures {

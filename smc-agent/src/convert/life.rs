@@ -22,16 +22,15 @@ use super::{
 };
 use crate::{
     enforce::{Places, at},
+    files::{remove_file, remove_folder},
     kernel::{
         btf::{Btf, BtfError},
         convert::{self, ConvertBpfError, ConvertMaps, Prepared},
         loader::LoaderError,
         maps::MapsError,
+        object,
     },
 };
-
-/// The folder of pins of an object that is not complete.
-const UNFINISHED: &str = "unfinished";
 
 /// Why conversion is not as it should be.
 #[derive(Debug, Error)]
@@ -156,7 +155,7 @@ pub fn pins_in_force(places: &Places) -> Option<PathBuf> {
         return Some(mine);
     }
     let others = objects(places).ok()?;
-    others.into_iter().find(|folder| !folder.ends_with(UNFINISHED) && convert::is_attached(folder))
+    others.into_iter().find(|folder| !folder.ends_with(object::UNFINISHED) && convert::is_attached(folder))
 }
 
 fn objects(places: &Places) -> io::Result<Vec<PathBuf>> {
@@ -230,7 +229,7 @@ fn apply_bpf(places: &Places, record: &ConvertRecord) -> Result<(), ConvertError
     if convert::is_attached(&finished) {
         ConvertMaps::open(&finished)?.install(&mut compiled, find)?;
     } else {
-        let unfinished = places.convert_pins().join(UNFINISHED);
+        let unfinished = places.convert_pins().join(object::UNFINISHED);
         remove_folder(&unfinished)?;
         let prepared = Prepared::new(&unfinished, &Btf::of_kernel()?).inspect_err(|error| {
             if let ConvertBpfError::Program(LoaderError::Program { log, .. }) = error {
@@ -265,13 +264,6 @@ fn first_with_group(record: &ConvertRecord) -> Option<String> {
     of_switch.chain(of_rule).flatten().next()
 }
 
-fn remove_folder(folder: &std::path::Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(at("remove", folder)),
-    }
-}
-
 /// Takes all programs of conversion out. Says whether there were any.
 fn remove_pins(places: &Places) -> io::Result<bool> {
     let folder = places.convert_pins();
@@ -302,12 +294,7 @@ pub fn detach(places: &Places) -> (Vec<String>, Vec<String>) {
         Err(error) => problems.push(error.to_string()),
     }
     for path in [places.convert_record(), places.convert_lock()] {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                problems.push(at("remove", &path)(error).to_string());
-            }
-            _ => {}
-        }
+        problems.extend(remove_file(&path).err().map(|error| error.to_string()));
     }
     (removed, problems)
 }

@@ -1,11 +1,7 @@
 //! What is converted, in words: kept beside the pins, so that names, switches and former sysctl values are known without a
 //! running agent and after a restart.
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::{fs, io, path::PathBuf};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -14,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::table::Entry;
 use crate::{
     enforce::{Places, at},
+    files,
     kernel::maps::monotonic_now,
     policy::{Convert, Selectors},
 };
@@ -166,15 +163,7 @@ impl ConvertRecord {
 
     /// Writes the record to its place; nothing is there half written.
     pub fn write(&self, places: &Places) -> io::Result<()> {
-        let path = places.convert_record();
-        let write = || -> io::Result<()> {
-            let mut file = tempfile::NamedTempFile::new_in(&places.state)?;
-            serde_json::to_writer(&mut file, self)?;
-            file.flush()?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map(drop).map_err(|error| error.error)
-        };
-        write().map_err(at("write", &path))
+        files::write_json(&places.convert_record(), self)
     }
 
     /// Takes the rules of a policy.

@@ -5,10 +5,7 @@ use std::{
     io,
     os::{fd::AsRawFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
-    thread,
 };
-
-use nix::sched::{CloneFlags, setns};
 
 use crate::netns;
 
@@ -59,7 +56,7 @@ impl System for Host {
     }
 
     fn netns(&self, name: &str) -> Option<u64> {
-        netns_cookie(&netns::path_of(name)).ok()
+        netns::inside(&netns::path_of(name), netns::own_cookie).ok()
     }
 }
 
@@ -101,17 +98,6 @@ fn identity(info: &str, mounts: &str) -> Option<(u64, u64)> {
         Some(major.parse::<u64>().ok()? << 20 | minor.parse::<u64>().ok()?)
     })?;
     Some((device, inode))
-}
-
-/// The number that the kernel gives to a network namespace, and to no other after it. It takes a socket within to ask for it.
-fn netns_cookie(path: &Path) -> io::Result<u64> {
-    let file = File::open(path)?;
-    let ask = || {
-        setns(file, CloneFlags::CLONE_NEWNET)?;
-        netns::own_cookie()
-    };
-    thread::scope(|scope| scope.spawn(ask).join())
-        .map_err(|_| io::Error::other("a thread that entered a network namespace panicked"))?
 }
 
 #[cfg(test)]

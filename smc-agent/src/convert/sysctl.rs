@@ -3,14 +3,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io,
+    fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    thread,
 };
 
-use nix::sched::{CloneFlags, setns};
 use thiserror::Error;
 
 use super::{
@@ -135,24 +132,14 @@ pub(super) fn restore(sysctls: &mut Vec<FormerSysctl>) -> io::Result<()> {
     first
 }
 
-fn read(netns: &Path) -> io::Result<String> {
-    inside(netns, || Ok(fs::read_to_string(SYSCTL)?.trim().to_owned()))
-        .map_err(|error| at("read net.smc.tcp2smc in", netns)(error))
+fn read(path: &Path) -> io::Result<String> {
+    netns::inside(path, || Ok(fs::read_to_string(SYSCTL)?.trim().to_owned()))
+        .map_err(|error| at("read net.smc.tcp2smc in", path)(error))
 }
 
-fn write(netns: &Path, value: &str) -> io::Result<()> {
-    inside(netns, || fs::write(SYSCTL, value)).map_err(|error| at("write net.smc.tcp2smc in", netns)(error))
-}
-
-/// Runs `job` in a thread that has entered the namespace.
-fn inside<T: Send>(netns: &Path, job: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    let file = File::open(netns)?;
-    let work = || {
-        setns(file, CloneFlags::CLONE_NEWNET)?;
-        job()
-    };
-    thread::scope(|scope| scope.spawn(work).join())
-        .map_err(|_| io::Error::other("a thread that entered a network namespace panicked"))?
+fn write(path: &Path, value: &str) -> io::Result<()> {
+    netns::inside(path, || fs::write(SYSCTL, value))
+        .map_err(|error| at("write net.smc.tcp2smc in", path)(error))
 }
 
 #[cfg(test)]

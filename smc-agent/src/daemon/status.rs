@@ -9,7 +9,7 @@ use smc_agent_common::Counter;
 
 use crate::{
     convert::ConvertStatus,
-    enforce::{self, Backend, Candidate, ObjectPlaces, Places, PolicyRecord},
+    enforce::{Backend, Candidate, ObjectPlaces, Places, PolicyRecord},
     kernel::{
         clsact,
         hooks::Missing,
@@ -185,7 +185,7 @@ impl Status {
             }
         } else if object.programs().exists() {
             status.backend = Backend::Tc;
-            let netns = enforce::current_netns()?;
+            let netns = crate::netns::own_inode()?;
             let tcx = if object.links().exists() { Some(tc::attached(&object.links())?) } else { None };
             for interface in link::list()? {
                 let covered = match &tcx {

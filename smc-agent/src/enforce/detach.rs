@@ -2,14 +2,17 @@
 
 use super::{
     PolicyRecord,
-    enforcer::{current_netns, remove_file},
     places::{ObjectPlaces, Places},
 };
-use crate::kernel::{
-    clsact,
-    features::Features,
-    hs_ctrl::{self, Registered},
-    tc,
+use crate::{
+    files::remove_file,
+    kernel::{
+        clsact,
+        features::Features,
+        hs_ctrl::{self, Registered},
+        tc,
+    },
+    netns,
 };
 
 /// Version of the form of the report as JSON.
@@ -52,7 +55,7 @@ pub fn detach(places: &Places) -> Detached {
             Err(error) => note("registered smc_hs_ctrl", Err(error.to_string())),
         }
     }
-    match current_netns() {
+    match netns::own_inode() {
         Ok(netns) => {
             let interfaces = clsact::remove_all(netns, &places.clsact_marks(), &mut report.problems);
             if !interfaces.is_empty() {

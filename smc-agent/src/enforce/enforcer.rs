@@ -19,6 +19,7 @@ use super::{
     places::{ObjectPlaces, Places, at},
 };
 use crate::{
+    files::{remove_file, remove_folder},
     kernel::{
         clsact,
         features::{Features, Smc},
@@ -29,6 +30,7 @@ use crate::{
         tc::{self, Tc, TcError, Way},
     },
     netlink::link::{self, Link},
+    netns,
     policy::{self, Policy},
 };
 
@@ -116,7 +118,7 @@ impl Enforcer {
         sources: &[PathBuf],
     ) -> Result<Self, EnforceError> {
         options.places.prepare()?;
-        let netns = current_netns()?;
+        let netns = netns::own_inode()?;
         let generation = last_generation(&options.places)? + 1;
         // Compiled before anything is touched: a policy that is too large changes nothing.
         let mut table = policy::compile(policy, generation, &options.limits)?;
@@ -402,28 +404,6 @@ fn last_generation(places: &Places) -> io::Result<u64> {
     Ok(generations.max().unwrap_or(0))
 }
 
-/// Inode number of this thread's network namespace.
-pub(crate) fn current_netns() -> io::Result<u32> {
-    use std::os::unix::fs::MetadataExt as _;
-    let path = Path::new("/proc/thread-self/ns/net");
-    let inode = fs::metadata(path).map_err(at("look at", path))?.ino();
-    u32::try_from(inode).map_err(io::Error::other)
-}
-
 fn make(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder).map_err(at("make", folder))
-}
-
-pub(super) fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(at("remove", path)),
-    }
-}
-
-fn remove_folder(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other.map_err(at("remove", path)),
-    }
 }

@@ -9,7 +9,6 @@ mod record;
 
 pub use backend::{Backend, BackendChoice, Candidate};
 pub use detach::{Detached, detach, remove_state};
-pub(crate) use enforcer::current_netns;
 pub use enforcer::{EnforceError, Enforcer, Options};
 pub use lock::{AgentLock, LockError};
 pub(crate) use places::at;

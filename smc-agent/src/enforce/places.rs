@@ -1,6 +1,6 @@
 //! Where the agent keeps things: pins in a bpf file system, state in a folder that lasts until the next boot.
 
-use crate::kernel::object;
+use crate::{files, kernel::object};
 use std::{
     ffi::CString,
     fs, io,
@@ -149,10 +149,7 @@ impl ObjectPlaces {
 
     /// Removes the folder with all pins.
     pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other.map_err(at("remove", &self.root)),
-        }
+        files::remove_folder(&self.root)
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::{
     fs, io,
-    io::Write as _,
     path::{Path, PathBuf},
 };
 
@@ -12,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use smc_agent_common::RULE_DEFAULT;
 
 use super::places::{Places, at};
-use crate::policy::{Action, Policy};
+use crate::{
+    files,
+    policy::{Action, Policy},
+};
 
 const VERSION: u32 = 1;
 
@@ -79,15 +81,7 @@ impl PolicyRecord {
 
     /// Writes the record to its place; nothing is there half written.
     pub fn write(&self, places: &Places) -> io::Result<()> {
-        let path = places.policy(self.generation);
-        let write = || -> io::Result<()> {
-            let mut file = tempfile::NamedTempFile::new_in(&places.state)?;
-            serde_json::to_writer(&mut file, self)?;
-            file.flush()?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map(drop).map_err(|error| error.error)
-        };
-        write().map_err(at("write", &path))
+        files::write_json(&places.policy(self.generation), self)
     }
 
     /// Reads the record of a generation.

@@ -1,6 +1,6 @@
 //! Records of the ring buffer to events: with names, numbers and the wall clock.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use jiff::Timestamp;
 use smc_agent_common as common;
@@ -10,6 +10,7 @@ use super::{
     event::{Code, Connection, Decider, Errno, Event, Kind, Link, Owner, Seen, Side, VERSION, address},
     namespaces::Namespaces,
 };
+use crate::kernel::maps::monotonic_now;
 
 /// Where the names of rules come from: generation and number of the rule to its name, `None` if it is the default.
 pub trait RuleNames {
@@ -42,13 +43,6 @@ impl ClockOffset {
     fn now() -> Self {
         Self(Timestamp::now().as_nanosecond() - i128::from(monotonic_now()))
     }
-}
-
-/// `CLOCK_MONOTONIC`, nanoseconds.
-fn monotonic_now() -> u64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    let now = now.map_or(Duration::ZERO, Duration::from);
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Event {

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::netns::{FOLDER, OWN, own_cookie};
+use crate::netns::{FOLDER, OWN, own_cookie, own_inode};
 
 /// For how long what was found is believed: names come and go, and a number is used again.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -64,8 +64,7 @@ fn names(folder: &Path) -> HashMap<u32, String> {
 }
 
 fn own() -> Option<(u32, Option<u64>)> {
-    let inode = fs::metadata(OWN).ok()?.ino();
-    Some((u32::try_from(inode).ok()?, own_cookie().ok()))
+    Some((own_inode().ok()?, own_cookie().ok()))
 }
 
 #[cfg(test)]

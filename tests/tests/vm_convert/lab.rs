@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -306,4 +307,27 @@ fn modes_of(port: u16) -> Result<BTreeSet<String>> {
 /// A set of one.
 pub(crate) fn only(mode: &str) -> BTreeSet<String> {
     BTreeSet::from([mode.to_string()])
+}
+
+/// The protocol of a new stream socket of IPv4 that was asked for with `protocol`.
+pub(crate) fn protocol_of_socket(protocol: i32) -> Result<i32> {
+    // SAFETY: plain numbers; a descriptor that comes back is owned by nobody else.
+    let socket = unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, protocol);
+        ensure!(socket >= 0, "protocol {protocol}: {}", std::io::Error::last_os_error());
+        OwnedFd::from_raw_fd(socket)
+    };
+    let (mut found, mut length) = (0_i32, 4);
+    // SAFETY: the kernel writes at most `length` bytes to `found`, and both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PROTOCOL,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    ensure!(result == 0, "SO_PROTOCOL: {}", std::io::Error::last_os_error());
+    Ok(found)
 }

@@ -12,7 +12,8 @@ use smc_agent_tests::agent;
 use smc_agent_tests::wait::wait_until;
 
 use crate::lab::{
-    GROUPS, Lab, PINS, SOON, command, detach, is_converted, listener, sockets_of, status, well,
+    GROUPS, Lab, PINS, SOON, command, detach, is_converted, listener, protocol_of_socket, sockets_of, status,
+    well,
 };
 
 const RULE: &str = "  rules: [{name: nc, action: on, uid: 0}]";
@@ -38,20 +39,7 @@ pub(crate) fn killed(lab: &Lab) -> Result<()> {
 
 /// Whether a socket of this process becomes an SMC one.
 fn own_socket_converts() -> bool {
-    // SAFETY: plain numbers, and a number that is written to; the descriptor is closed at once.
-    unsafe {
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
-        let (mut found, mut length) = (0_i32, 4);
-        libc::getsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_PROTOCOL,
-            (&raw mut found).cast(),
-            &raw mut length,
-        );
-        libc::close(socket);
-        found == 256
-    }
+    protocol_of_socket(0).is_ok_and(|protocol| protocol == 256)
 }
 
 /// As after an upgrade: what is pinned is another object's, and goes when the new one is in force.

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use smc_agent_tests::netns::NetNs;
 
-use crate::lab::{GROUPS, Lab, is_converted, listener, sockets_of};
+use crate::lab::{GROUPS, Lab, is_converted, listener, protocol_of_socket, sockets_of};
 
 /// Checks a listener of a port that nothing else has.
 fn expect(what: &str, command: &mut Command, port: u16, expected: bool) -> Result<()> {
@@ -119,21 +119,8 @@ pub(crate) fn cgroup(lab: &Lab) -> Result<()> {
 pub(crate) fn mptcp(lab: &Lab) -> Result<()> {
     lab.convert("  default: on")?;
     for (protocol, expected) in [(0, 256), (6, 256), (262, 262)] {
-        // SAFETY: plain numbers; the descriptor is closed at once.
-        let (socket, found) = unsafe {
-            let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, protocol);
-            let (mut found, mut length) = (0_i32, 4);
-            libc::getsockopt(
-                socket,
-                libc::SOL_SOCKET,
-                libc::SO_PROTOCOL,
-                (&raw mut found).cast(),
-                &raw mut length,
-            );
-            libc::close(socket);
-            (socket, found)
-        };
-        ensure!(socket >= 0 && found == expected, "protocol {protocol} became {found}");
+        let found = protocol_of_socket(protocol)?;
+        ensure!(found == expected, "protocol {protocol} became {found}");
     }
     Ok(())
 }
