@@ -145,6 +145,9 @@ pub struct Rate {
 
 const _: () = assert!(size_of::<Rate>() == 24 && align_of::<Rate>() == 8);
 
+/// In the place of the inode number of a network namespace, which is never 0: the policy is enforced in all of them.
+pub const SCOPE_ALL: u32 = 0;
+
 /// Key of the record that a server-side refusal leaves for the fallback event that it causes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

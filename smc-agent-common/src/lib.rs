@@ -17,7 +17,7 @@ pub mod table;
 pub use decide::{Classified, Decision, TableReader, Verdict, classify, decide, first_match, next_shadow};
 pub use event::{
     Counter, DEVICE_NAME, EVENT_DENIED, EVENT_SHADOW, EVENT_VERDICT_DENY, Event, EventKind, Owner, OwnerSeen,
-    Rate, RateKey, Refusal, RefusalKey,
+    Rate, RateKey, Refusal, RefusalKey, SCOPE_ALL,
 };
 pub use flow::{Address, Family, Flow, Role};
 pub use table::{Fixed, Line, MAX_RULES, RULE_DEFAULT};

@@ -4,7 +4,7 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use smc_agent_common::{
-    Counter, EVENT_SHADOW, EVENT_VERDICT_DENY, EventKind, Refusal, RefusalKey, Role, Verdict,
+    Counter, EVENT_SHADOW, EVENT_VERDICT_DENY, EventKind, Refusal, RefusalKey, Role, SCOPE_ALL, Verdict,
 };
 
 use crate::{
@@ -107,8 +107,8 @@ fn judge_again(ends: &Endpoints, netns: u32) -> Option<Refusal> {
     if ENFORCING.load() == 0 {
         return None;
     }
-    // SAFETY: only the presence of the entry matters; its value is not read.
-    unsafe { SCOPE.get(netns) }?;
+    // SAFETY: only the presence of an entry matters; its value is not read.
+    unsafe { SCOPE.get(SCOPE_ALL).or_else(|| SCOPE.get(netns)) }?;
     let table = KernelTable::in_force()?;
     let decision = decide(&ends.flow(Role::Client), &table)?.1;
     (decision.verdict == Verdict::Deny).then(|| Refusal {

@@ -38,7 +38,7 @@ pub static COUNTERS: PerCpuArray<u64, { Counter::COUNT }> = PerCpuArray::new();
 #[btf_map]
 pub static REFUSALS: LruHashMap<RefusalKey, Refusal, 16384> = LruHashMap::new();
 
-/// Inode numbers of the network namespaces in which the policy is enforced. Made in one piece: kernels before 6.1 warn of
+/// Inode numbers of the network namespaces in which the policy is enforced, or [`SCOPE_ALL`](smc_agent_common::SCOPE_ALL). Made in one piece: kernels before 6.1 warn of
 /// programs that trace and might allocate memory.
 #[btf_map]
 pub static SCOPE: HashMap<u32, u8, 16384> = HashMap::new();

@@ -187,7 +187,7 @@ mod tests {
         namespace.command("ip", &["link", "del", "v0"]).unwrap();
         let mut seen = Vec::new();
         wait_until("v0 gone", Duration::from_secs(5), || {
-            while let Some(changes) = monitor.changes()? {
+            while let Some((_, changes)) = monitor.changes()? {
                 seen.extend(changes);
             }
             let gone = |change: &LinkChange| matches!(change, LinkChange::Gone(link) if link.name == "v0");

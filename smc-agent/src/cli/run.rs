@@ -12,10 +12,11 @@ use tracing::{error, info};
 use super::{Failure, Output, privileges, runtime};
 use crate::{
     daemon::{self, Notice, RunOptions},
-    enforce::{self, Backend, BackendChoice, Places},
+    enforce::{self, Backend, BackendChoice, Places, Scope, Where},
     policy::Limits,
 };
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag on the command line")]
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     /// A policy file, or a folder of them; may be repeated, and all make one policy
@@ -24,6 +25,16 @@ pub(super) struct RunArguments {
     /// How to enforce the policy
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     backend: BackendChoice,
+    /// In which network namespaces: that of the agent (host), all of them, or those of these names or paths, with commas between
+    /// them
+    #[arg(long, default_value = "host", value_name = "host|all|NAME,…")]
+    scope: Scope,
+    /// Displace another's ctrl where one is selected; else it is left alone, and hs-ctrl does not enforce the policy there
+    #[arg(long)]
+    take_over: bool,
+    /// Put the selection of the agent's ctrl back within a second when somebody clears it
+    #[arg(long)]
+    hold: bool,
     /// How to write events
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -66,6 +77,11 @@ pub(super) fn run(places: Places, arguments: &RunArguments) -> Result<ExitCode, 
             limits,
             log_level: arguments.bpf_log.map_or(0, |level| level as u8),
             event_rate: arguments.event_rate,
+            place: Where {
+                scope: arguments.scope.clone(),
+                take_over: arguments.take_over,
+                hold: arguments.hold,
+            },
         },
         // Others read them too, in a folder of their own: `policy show`, and the agent that comes after this one.
         sources: arguments.policy.iter().map(std::path::absolute).collect::<Result<_, _>>()?,

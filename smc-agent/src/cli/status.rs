@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::{Failure, Output, print, print_json, privileges, runtime};
 use crate::{
-    daemon::{Client, ClientError, Status},
+    daemon::{Client, ClientError, NamespaceStatus, Status},
     enforce::{Backend, Places},
 };
 
@@ -36,6 +36,7 @@ fn text(status: &Status) -> String {
             let used = if candidate.chosen { "used" } else { "not used" };
             lines.push(format!("backend    {} {used}: {}", candidate.backend, candidate.reason));
         }
+        lines.push(format!("scope      {}", agent.scope.escape_debug()));
         if let Some(reload) = &agent.last_reload {
             let outcome = match reload.generation {
                 Some(generation) => format!("generation {generation}"),
@@ -56,6 +57,11 @@ fn text(status: &Status) -> String {
     }
     if !status.interfaces.is_empty() {
         lines.push(format!("interfaces {}", status.interfaces.join(" ")));
+    }
+    for namespace in
+        status.namespaces.iter().filter(|namespace| namespace.name.is_some() || namespace.pid.is_some())
+    {
+        lines.push(format!("namespace  {}", of_namespace(namespace)));
     }
     match &status.policy {
         Some(policy) => {
@@ -86,4 +92,16 @@ fn text(status: &Status) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// One that is not the reader's own.
+fn of_namespace(namespace: &NamespaceStatus) -> String {
+    let name = match (&namespace.name, namespace.pid) {
+        (Some(name), _) => name.escape_debug().to_string(),
+        (None, Some(pid)) => format!("of process {pid}"),
+        (None, None) => String::new(),
+    };
+    let by = namespace.hs_ctrl.iter().chain(&namespace.interfaces).map(String::as_str);
+    let by = by.collect::<Vec<_>>().join(" ");
+    format!("{name} ({}) {}{by}", namespace.inode, if namespace.enforced { "" } else { "not all enforced: " })
 }

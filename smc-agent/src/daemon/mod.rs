@@ -10,10 +10,13 @@ mod publish;
 mod query;
 mod reconcile;
 mod run;
+mod smc_module;
 mod status;
 mod watch;
 
 pub use client::{Client, ClientError};
 pub use observe::{ObserveOptions, Observer};
 pub use run::{DaemonError, Notice, RunOptions, run};
-pub use status::{AgentStatus, Degraded, NotShown, PolicyStatus, Reload, RuleStatus, Status};
+pub use status::{
+    AgentStatus, Degraded, NamespaceStatus, NotShown, PolicyStatus, Reload, RuleStatus, Status,
+};

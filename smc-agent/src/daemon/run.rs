@@ -13,6 +13,7 @@ use tokio::{
     net::UnixListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
+    time::{Interval, MissedTickBehavior},
 };
 use tracing::{info, warn};
 
@@ -22,6 +23,7 @@ use super::{
     names::Names,
     publish::Publisher,
     reconcile::Reconciliation,
+    smc_module::SmcModule,
     status::{AgentStatus, NotShown, Reload, Status, VERSION},
     watch::Watch,
 };
@@ -29,10 +31,13 @@ use crate::{
     enforce::{self, AgentLock, Backend, Candidate, EnforceError, Enforcer, LockError, Places},
     kernel::{
         btf::BtfError,
-        features::Features,
+        features::{Features, Smc},
         hooks::{self, Missing},
     },
-    netlink::link::{self, LinkChange, LinkMonitor},
+    netlink::{
+        link::{LinkChange, LinkMonitor},
+        module::ModuleChange,
+    },
     policy::{self, LoadError, Loaded},
     trace::{
         Event, EventSource, EventStats, SourceError,
@@ -40,6 +45,10 @@ use crate::{
     },
 };
 
+/// How often network namespaces are looked for, and selections held.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked whether somebody has cleared the one selection, where it is only to be told.
+const LOOK_ONLY: Duration = Duration::from_secs(10);
 /// How often a policy that was refused is tried again, where its files are watched.
 const RETRY: Duration = Duration::from_secs(5);
 /// Requests that wait for the loop.
@@ -132,8 +141,11 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     for warning in &loaded.warnings {
         warn!("{warning}");
     }
+    // Subscribed before the kernel is looked at, so that no change is missed in between.
+    let module = SmcModule::follow();
     let features = Features::of_running_kernel(options.load_module)?;
-    if features.smc == crate::kernel::features::Smc::Absent
+    if features.smc == Smc::Absent
+        && options.load_module
         && options.enforce.backend == enforce::BackendChoice::Auto
     {
         return Err(DaemonError::NoSmc);
@@ -143,7 +155,11 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     let lock = AgentLock::take(&places)?;
     conversion::check(&places, &loaded.policy)?;
     // Subscribed before the interfaces are listed, so that none is missed in between.
-    let monitor = LinkMonitor::open()?;
+    let monitor = if options.enforce.place.scope.has_others() {
+        LinkMonitor::open_for_all()?
+    } else {
+        LinkMonitor::open()?
+    };
     // Whatever can fail comes before the policy is in force.
     let listener = control::bind(&places.control_socket())?;
     let mut enforcer = Enforcer::start(options.enforce.clone(), &features, &loaded.policy, &options.sources)
@@ -182,7 +198,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         generation: agent.enforcer.generation(),
         adopted: agent.enforcer.adopted(),
     });
-    agent.serve(signals, listener, monitor, source, &mut tell).await
+    agent.serve(signals, listener, monitor, module, source, &mut tell).await
 }
 
 /// Removes the folders again that a start in vain made. Where anything is enforced the folder of pins is not empty, and
@@ -247,6 +263,7 @@ impl Agent {
         mut signals: Signals,
         listener: UnixListener,
         monitor: LinkMonitor,
+        mut module: SmcModule,
         mut source: EventSource,
         tell: &mut impl FnMut(Notice<'_>),
     ) -> Result<(), DaemonError> {
@@ -255,6 +272,7 @@ impl Agent {
         // SAFETY: the monitor owns its socket, which is the same and open for as long as it lives.
         let monitor = unsafe { AsyncFd::register_with_interest(monitor, tokio::io::Interest::READABLE) };
         let mut monitor = monitor.map_err(|error| error.into_parts().1)?;
+        let mut look = self.looking();
         let mut detached = false;
         loop {
             tokio::select! {
@@ -262,7 +280,15 @@ impl Agent {
                     tell(Notice::Event(&event));
                     self.publisher.publish(event);
                 }) => result?,
-                changes = next_changes(&mut monitor) => self.follow(changes?),
+                changes = next_changes(&mut monitor) => {
+                    let (namespace, changes) = changes?;
+                    self.follow(namespace, changes);
+                }
+                () = next_look(&mut look) => self.look_again(),
+                change = module.changed() => {
+                    self.renew(change, &mut source);
+                    look = self.looking();
+                }
                 Some(request) = requests.recv() => {
                     detached = self.answer(request, &mut source, tell);
                     if detached {
@@ -366,6 +392,8 @@ impl Agent {
             events: self.stats(source).ok(),
             last_reload: self.last_reload.clone(),
             conversion_problem: self.conversion.problem(),
+            scope: self.options.enforce.place.scope.to_string(),
+            not_found: self.enforcer.not_found().to_vec(),
         }
     }
 
@@ -446,24 +474,75 @@ impl Agent {
         }
     }
 
-    /// Follows the kernel's news about interfaces.
-    fn follow(&mut self, changes: Vec<LinkChange>) {
+    /// Follows the kernel's news about interfaces of the network namespace of that number; `None` is the agent's own.
+    fn follow(&mut self, namespace: Option<i32>, changes: Vec<LinkChange>) {
         for change in changes {
             match change {
-                LinkChange::Present(interface) => self.cover(&interface),
-                LinkChange::Gone(interface) => self.enforcer.uncover(&interface),
-                LinkChange::Lost => match link::list() {
-                    Ok(interfaces) => interfaces.iter().for_each(|interface| self.cover(interface)),
-                    Err(error) => warn!("interfaces may be uncovered: {error}"),
-                },
+                LinkChange::Present(interface) => {
+                    if let Err(error) = self.enforcer.cover(namespace, &interface) {
+                        warn!("interface {} is not covered: {error}", interface.name);
+                    }
+                }
+                LinkChange::Gone(interface) => self.enforcer.uncover(namespace, &interface),
+                LinkChange::Namespaces => self.look_again(),
+                LinkChange::Lost => {
+                    self.look_again();
+                    self.enforcer.cover_all();
+                }
             }
         }
     }
 
-    fn cover(&mut self, interface: &link::Link) {
-        match self.enforcer.cover(interface) {
-            Ok(()) => {}
-            Err(error) => warn!("interface {} is not covered: {error}", interface.name),
+    /// When it is to be looked whether namespaces have come, and whether the policy is still asked; `None`: never.
+    fn looking(&self) -> Option<Interval> {
+        let place = &self.options.enforce.place;
+        let period = match self.enforcer.backend() {
+            _ if place.scope.has_others() => LOOK,
+            Backend::HsCtrl if place.hold => LOOK,
+            Backend::HsCtrl => LOOK_ONLY,
+            Backend::Tc | Backend::Observe => return None,
+        };
+        let mut look = tokio::time::interval(period);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick comes at once.
+        look.reset();
+        Some(look)
+    }
+
+    fn look_again(&mut self) {
+        if let Err(error) = self.enforcer.look_again() {
+            warn!("network namespaces may be without the policy: {error}");
+        }
+    }
+
+    /// Takes into account that module smc was loaded or removed.
+    fn renew(&mut self, change: ModuleChange, source: &mut EventSource) {
+        // That the agent's own start loaded it is told too.
+        if change == ModuleChange::Loaded && self.features.smc != Smc::Absent {
+            return;
+        }
+        let features = match Features::of_running_kernel(false) {
+            Ok(features) => features,
+            Err(error) => {
+                warn!("module smc was loaded or removed, and the kernel cannot be looked at again: {error}");
+                return;
+            }
+        };
+        info!(
+            "module smc {}",
+            if features.smc == Smc::Absent { "was removed: no connection can use SMC" } else { "was loaded" }
+        );
+        let backend = self.enforcer.backend();
+        let renewed = self.enforcer.renew(&features).map_err(DaemonError::from);
+        match renewed.and_then(|()| Ok(source.renew(self.enforcer.ebpf_mut())?)) {
+            Ok(()) => {
+                self.features = features;
+                if self.enforcer.backend() != backend {
+                    info!("enforcing by {} from now on", self.enforcer.backend());
+                }
+                self.start_tracing();
+            }
+            Err(error) => warn!("what module smc brought is not used: {error}"),
         }
     }
 }
@@ -494,7 +573,19 @@ async fn changed(watch: &mut Option<Watch>, last: Option<&Reload>) {
     }
 }
 
-async fn next_changes(monitor: &mut AsyncFd<LinkMonitor>) -> Result<Vec<LinkChange>, DaemonError> {
+/// Waits until it is time to look; for ever if it never is.
+async fn next_look(look: &mut Option<Interval>) {
+    match look {
+        Some(look) => {
+            look.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_changes(
+    monitor: &mut AsyncFd<LinkMonitor>,
+) -> Result<(Option<i32>, Vec<LinkChange>), DaemonError> {
     loop {
         let mut guard = monitor.readable_mut().await?;
         match guard.get_inner_mut().changes()? {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io, path::PathBuf};
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use smc_agent_common::Counter;
+use smc_agent_common::{Counter, SCOPE_ALL};
 
 use crate::{
     convert::ConvertStatus,
@@ -18,6 +18,7 @@ use crate::{
         tc,
     },
     netlink::link,
+    netns::{self, Namespace},
     trace::EventStats,
 };
 
@@ -39,13 +40,33 @@ pub struct Status {
     pub counters: BTreeMap<String, u64>,
     /// Interfaces of this network namespace that both traffic control programs are attached to.
     pub interfaces: Vec<String>,
-    /// The ctrl that is selected in `net.smc.hs_ctrl`.
+    /// The ctrl that is selected in `net.smc.hs_ctrl` of this network namespace.
     pub hs_ctrl: Option<String>,
+    /// The network namespaces in which the policy is enforced.
+    #[serde(default)]
+    pub namespaces: Vec<NamespaceStatus>,
     /// Which TCP sockets become SMC ones; `None` if none are to.
     #[serde(default)]
     pub conversion: Option<ConvertStatus>,
     /// What is not as it should be.
     pub degraded: Vec<Degraded>,
+}
+
+/// A network namespace in which the policy is enforced.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NamespaceStatus {
+    /// The inode number that identifies it.
+    pub inode: u32,
+    /// Its name under `/run/netns`, or the path where it is mounted; `None` if it has none.
+    pub name: Option<String>,
+    /// A process in it, if it has no name and is not that of whoever reads this.
+    pub pid: Option<u32>,
+    /// The ctrl that is selected in its `net.smc.hs_ctrl`.
+    pub hs_ctrl: Option<String>,
+    /// Its interfaces that both traffic control programs are attached to.
+    pub interfaces: Vec<String>,
+    /// Whether the policy is enforced there, on all of it.
+    pub enforced: bool,
 }
 
 /// The running agent.
@@ -73,6 +94,12 @@ pub struct AgentStatus {
     pub events: Option<EventStats>,
     /// What came of the last reload; `None` if there was none.
     pub last_reload: Option<Reload>,
+    /// In which network namespaces it is to enforce: `host`, `all`, or their names.
+    #[serde(default)]
+    pub scope: String,
+    /// What of the scope is not there, in words.
+    #[serde(default)]
+    pub not_found: Vec<String>,
     /// Why sockets are not converted as the policy says; `None` if they are.
     #[serde(default)]
     pub conversion_problem: Option<String>,
@@ -152,6 +179,7 @@ impl Status {
             counters: BTreeMap::new(),
             interfaces: Vec::new(),
             hs_ctrl: hs_ctrl::selected().ok().flatten(),
+            namespaces: Vec::new(),
             conversion: None,
             degraded: Vec::new(),
         };
@@ -175,29 +203,18 @@ impl Status {
             status.counters.insert(name.to_owned(), maps.counter(counter)?);
         }
         status.read_policy(places, generation, &maps)?;
-        if object.hs_ctrl().exists() {
-            status.backend = Backend::HsCtrl;
-            if !status.hs_ctrl.as_deref().is_some_and(hs_ctrl::is_ours) {
-                status.unenforced(match &status.hs_ctrl {
-                    None => "net.smc.hs_ctrl was cleared: the policy is not asked".to_owned(),
-                    Some(other) => format!("net.smc.hs_ctrl was set to {other}: the policy is not asked"),
-                });
-            }
+        status.backend = if object.hs_ctrl().exists() {
+            Backend::HsCtrl
         } else if object.programs().exists() {
-            status.backend = Backend::Tc;
-            let netns = crate::netns::own_inode()?;
-            let tcx = if object.links().exists() { Some(tc::attached(&object.links())?) } else { None };
-            for interface in link::list()? {
-                let covered = match &tcx {
-                    Some(attached) => attached.contains(&(netns, interface.index)),
-                    None => clsact::is_covered(interface.index)?,
-                };
-                if covered {
-                    status.interfaces.push(interface.name);
-                } else {
-                    status.unenforced(format!("interface {} is not covered", interface.name));
-                }
-            }
+            Backend::Tc
+        } else {
+            Backend::Observe
+        };
+        if status.backend != Backend::Observe {
+            status.read_namespaces(&maps, &object)?;
+        }
+        for missing in status.agent.iter().flat_map(|agent| agent.not_found.clone()).collect::<Vec<_>>() {
+            status.degraded.push(Degraded { what: missing, unenforced: false });
         }
         if let Some(missing) = status.agent.as_ref().and_then(|agent| agent.tracing_missing.clone()) {
             status
@@ -205,6 +222,50 @@ impl Status {
                 .push(Degraded { what: format!("no fallback events: {missing}"), unenforced: false });
         }
         Ok(status)
+    }
+
+    /// Looks into the network namespaces of the scope.
+    fn read_namespaces(&mut self, maps: &Maps, object: &ObjectPlaces) -> Result<(), StatusError> {
+        let own = Namespace::own()?;
+        let scope = maps.scope()?;
+        let has = |inode| scope.contains(&SCOPE_ALL) || scope.contains(&inode);
+        let mut namespaces =
+            if scope.iter().all(|inode| *inode == own.inode) { BTreeMap::new() } else { netns::all()?.found };
+        namespaces.insert(own.inode, own.clone());
+        namespaces.retain(|inode, _| has(*inode));
+        let tcx = if object.links().exists() { tc::attached(&object.links())? } else { Vec::new() };
+        let by_links = object.links().exists();
+        for namespace in namespaces.into_values() {
+            let is_own = namespace.inode == own.inode;
+            let of = if is_own { String::new() } else { format!(" of {namespace}") };
+            let mut found = NamespaceStatus {
+                inode: namespace.inode,
+                name: namespace.name.clone(),
+                pid: namespace.pid,
+                ..NamespaceStatus::default()
+            };
+            let covered = by_links.then_some(&tcx[..]);
+            let looked = match self.backend {
+                Backend::HsCtrl => namespace.enter(|| Ok(selected(&mut found, &of))),
+                Backend::Tc => namespace.enter(|| interfaces(&mut found, covered, &of)),
+                Backend::Observe => Ok(Ok(Vec::new())),
+            };
+            let lacking = match looked {
+                Ok(lacking) => lacking?,
+                // It has gone meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => vec![format!("what is enforced cannot be seen{of}: {error}")],
+            };
+            found.enforced = lacking.is_empty();
+            for lacking in lacking {
+                self.unenforced(lacking);
+            }
+            if is_own {
+                self.interfaces.clone_from(&found.interfaces);
+            }
+            self.namespaces.push(found);
+        }
+        Ok(())
     }
 
     fn read_conversion(&mut self, places: &Places) -> Result<(), StatusError> {
@@ -261,6 +322,38 @@ impl Status {
     pub fn is_enforced(&self) -> bool {
         self.backend != Backend::Observe && self.degraded.iter().all(|degraded| !degraded.unenforced)
     }
+}
+
+/// Reads which ctrl is selected in this thread's network namespace, which messages name by `of`. Says what is not enforced.
+fn selected(found: &mut NamespaceStatus, of: &str) -> Vec<String> {
+    found.hs_ctrl = hs_ctrl::selected().ok().flatten();
+    match &found.hs_ctrl {
+        Some(ours) if hs_ctrl::is_ours(ours) => Vec::new(),
+        Some(other) => vec![format!("net.smc.hs_ctrl{of} was set to {other}: the policy is not asked")],
+        None => vec![format!("net.smc.hs_ctrl{of} was cleared: the policy is not asked")],
+    }
+}
+
+/// Reads which interfaces of this thread's network namespace are covered, by links or, without them, by filters. Says what is
+/// not enforced, as [`selected`] does.
+fn interfaces(
+    found: &mut NamespaceStatus,
+    links: Option<&[(u32, u32)]>,
+    of: &str,
+) -> Result<Vec<String>, StatusError> {
+    let mut lacking = Vec::new();
+    for interface in link::list()? {
+        let covered = match links {
+            Some(attached) => attached.contains(&(found.inode, interface.index)),
+            None => clsact::is_covered(interface.index)?,
+        };
+        if covered {
+            found.interfaces.push(interface.name);
+        } else {
+            lacking.push(format!("interface {}{of} is not covered", interface.name));
+        }
+    }
+    Ok(lacking)
 }
 
 /// Why the status could not be read.

@@ -2,17 +2,17 @@
 
 use super::{
     PolicyRecord,
+    active::visit_leftovers,
     places::{ObjectPlaces, Places},
 };
 use crate::{
-    files::remove_file,
+    files::{remove_file, remove_folder},
     kernel::{
         clsact,
         features::Features,
         hs_ctrl::{self, Registered},
         tc,
     },
-    netns,
 };
 
 /// Version of the form of the report as JSON.
@@ -34,12 +34,26 @@ pub struct Detached {
 /// Removes selection, registrations, programs, maps, pins and records of the agent. The caller holds the lock.
 pub fn detach(places: &Places) -> Detached {
     let mut report = Detached { version: VERSION, ..Detached::default() };
+    let Detached { removed, problems, .. } = &mut report;
+    let visited = visit_leftovers(|namespace| {
+        match hs_ctrl::deselect() {
+            Ok(true) => removed.push(format!("selection in net.smc.hs_ctrl of {namespace}")),
+            Ok(false) => {}
+            Err(error) => problems.push(format!("selection in net.smc.hs_ctrl of {namespace}: {error}")),
+        }
+        let interfaces = clsact::remove_all(namespace.inode, &places.clsact_marks(), problems);
+        if !interfaces.is_empty() {
+            removed.push(format!("filters on {} of {namespace}", interfaces.join(" ")));
+        }
+    });
+    report.problems.extend(visited.err().map(|error| error.to_string()));
+    // What is left are marks of interfaces that have gone.
+    report.problems.extend(remove_folder(&places.clsact_marks()).err().map(|error| error.to_string()));
     let mut note = |what: &str, result: Result<bool, String>| match result {
         Ok(true) => report.removed.push(what.to_owned()),
         Ok(false) => {}
         Err(error) => report.problems.push(format!("{what}: {error}")),
     };
-    note("selection in net.smc.hs_ctrl", hs_ctrl::deselect().map_err(|error| error.to_string()));
     // Without BTF, or without SMC, nothing can be registered.
     if let Ok(features) = Features::of_running_kernel(false)
         && let Ok(btf) = &features.smc_btf
@@ -54,15 +68,6 @@ pub fn detach(places: &Places) -> Detached {
             Err(hs_ctrl::HsCtrlError::NoType) => {}
             Err(error) => note("registered smc_hs_ctrl", Err(error.to_string())),
         }
-    }
-    match netns::own_inode() {
-        Ok(netns) => {
-            let interfaces = clsact::remove_all(netns, &places.clsact_marks(), &mut report.problems);
-            if !interfaces.is_empty() {
-                report.removed.push(format!("filters on {}", interfaces.join(" ")));
-            }
-        }
-        Err(error) => report.problems.push(error.to_string()),
     }
     match places.of_other_objects("") {
         Ok(objects) => {

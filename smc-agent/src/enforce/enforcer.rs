@@ -14,25 +14,30 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use super::{
-    Backend, BackendChoice, Candidate, PolicyRecord,
+    Backend, BackendChoice, Candidate, PolicyRecord, Where,
+    active::{Active, Ready},
+    coverage::Coverage,
     detach::remove_object,
     places::{ObjectPlaces, Places, at},
+    scope::{Found, Scope},
 };
 use crate::{
     files::{remove_file, remove_folder},
     kernel::{
-        clsact,
         features::{Features, Smc},
         hs_ctrl::{self, HsCtrlError, Prepared, Registered},
         loader::{Loader, LoaderError},
         maps::{Maps, MapsError},
         object,
-        tc::{self, Tc, TcError, Way},
+        tc::{self, TcError, Way},
     },
-    netlink::link::{self, Link},
-    netns,
+    netlink::link::Link,
     policy::{self, Policy},
 };
+
+/// How often all network namespaces are searched for what an earlier agent left, at most: each time some may be made that
+/// begin with it.
+const SEARCHES: usize = 8;
 
 /// Why the policy could not be put into force.
 #[derive(Debug, Error)]
@@ -62,8 +67,8 @@ pub enum EnforceError {
     #[error(transparent)]
     Compile(#[from] policy::CompileError),
     /// No interface could be covered.
-    #[error("traffic control took the programs, but none of the interfaces did (the reasons are above)")]
-    NothingCovered,
+    #[error("traffic control took the programs, but none of the interfaces did: {}", .0.join("; "))]
+    NothingCovered(Vec<String>),
     /// A file or folder could not be used.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -87,13 +92,8 @@ pub struct Options {
     pub log_level: u8,
     /// Events a second with one code and one peer that are reported; 0: all.
     pub event_rate: u32,
-}
-
-#[derive(Debug)]
-enum Active {
-    HsCtrl(Registered),
-    Tc(Tc),
-    Observe,
+    /// In which network namespaces.
+    pub place: Where,
 }
 
 /// What enforces the policy at present. Dropping it leaves everything in the kernel as it is.
@@ -105,7 +105,7 @@ pub struct Enforcer {
     candidates: Vec<Candidate>,
     adopted: bool,
     generation: u64,
-    netns: u32,
+    coverage: Coverage,
 }
 
 impl Enforcer {
@@ -118,7 +118,6 @@ impl Enforcer {
         sources: &[PathBuf],
     ) -> Result<Self, EnforceError> {
         options.places.prepare()?;
-        let netns = netns::own_inode()?;
         let generation = last_generation(&options.places)? + 1;
         // Compiled before anything is touched: a policy that is too large changes nothing.
         let mut table = policy::compile(policy, generation, &options.limits)?;
@@ -129,22 +128,11 @@ impl Enforcer {
         unfinished.remove()?;
         let adopted = finished.root.exists();
         let pins = if adopted { &finished } else { &unfinished };
-        make(&pins.maps())?;
-        let offsets = features.offsets();
-        let mut ebpf = object::load(&object::Options {
-            maps: Some(&pins.maps()),
-            offsets: &offsets,
-            enforcing: options.backend != BackendChoice::Observe,
-            log_level: options.log_level,
-            event_rate: options.event_rate,
-            fallback_tracepoint: features.fallback_tracepoint,
+        let found = options.place.scope.find()?;
+        let loaded = Loaded::new(&options, features, pins, &found).inspect_err(|_| {
+            // What is left of it is removed at the next start.
+            let _ = unfinished.remove();
         })?;
-        let mut candidates = Vec::new();
-        let prepared = choose(&options, features, &mut ebpf, pins, &mut candidates);
-        let Some(prepared) = prepared else {
-            unfinished.remove()?;
-            return Err(EnforceError::NoBackend(candidates));
-        };
         if !adopted {
             fs::rename(&unfinished.root, &finished.root).map_err(at("rename", &unfinished.root))?;
         }
@@ -153,12 +141,31 @@ impl Enforcer {
         // The names before the table, so that every event can be named.
         PolicyRecord::new(policy, sources, generation).write(&options.places)?;
         maps.install(&mut table)?;
-        maps.set_scope(&[netns])?;
         let others = options.places.of_other_objects(&id)?;
-        let active = prepared.activate(&options.places, &finished, &others, netns)?;
-        let mut enforcer = Self { options, maps, ebpf, active, candidates, adopted, generation, netns };
-        enforcer.remove_leftovers(features, &finished, &others);
+        let Loaded { ebpf, candidates, ready } = loaded;
+        let (active, coverage) = put_into_force(&options, ready, &mut maps, found, &others)?;
+        let mut enforcer = Self { options, maps, ebpf, active, candidates, adopted, generation, coverage };
+        enforcer.remove_leftovers(features, &others);
         Ok(enforcer)
+    }
+
+    /// Takes into account that the kernel has something now that it had not, or lacks something that it had: module smc was
+    /// loaded or removed. The policy stays in force meanwhile. The object is another one afterwards.
+    pub fn renew(&mut self, features: &Features) -> Result<(), EnforceError> {
+        let pins = self.pins();
+        let found = self.options.place.scope.find()?;
+        let Loaded { ebpf, candidates, ready } = Loaded::new(&self.options, features, &pins, &found)?;
+        let (active, coverage) = put_into_force(&self.options, ready, &mut self.maps, found, &[])?;
+        self.active = active;
+        self.coverage = coverage;
+        self.candidates = candidates;
+        self.ebpf = ebpf;
+        self.remove_leftovers(features, &[]);
+        Ok(())
+    }
+
+    fn pins(&self) -> ObjectPlaces {
+        self.options.places.of_object(&object::id(self.options.log_level))
     }
 
     /// Puts another policy into force, in one step.
@@ -175,28 +182,36 @@ impl Enforcer {
         Ok(())
     }
 
-    /// Covers an interface that has appeared or changed.
-    pub fn cover(&mut self, interface: &Link) -> Result<(), EnforceError> {
-        if let Active::Tc(tc) = &mut self.active {
-            tc.attach(self.netns, interface, &[])?;
-        }
-        Ok(())
+    /// Covers an interface that has appeared or changed in the network namespace of that number; `None` is the agent's own.
+    pub fn cover(&mut self, namespace: Option<i32>, interface: &Link) -> Result<(), EnforceError> {
+        self.coverage.cover(&mut self.active, namespace, interface)
     }
 
     /// Takes note that an interface has gone.
-    pub fn uncover(&mut self, interface: &Link) {
+    pub fn uncover(&mut self, namespace: Option<i32>, interface: &Link) {
         if let Active::Tc(tc) = &self.active {
-            tc.forget(self.netns, interface.index);
+            self.coverage.uncover(tc, namespace, interface);
         }
+    }
+
+    /// Covers all interfaces, after news of some were lost.
+    pub fn cover_all(&mut self) {
+        self.coverage.cover_all(&mut self.active);
+    }
+
+    /// Looks for network namespaces that have come or gone, and whether the policy is still asked in each.
+    pub fn look_again(&mut self) -> Result<(), EnforceError> {
+        self.coverage.look_again(&mut self.active, &mut self.maps)
+    }
+
+    /// What of the scope is not there, in words.
+    pub fn not_found(&self) -> &[String] {
+        self.coverage.not_found()
     }
 
     /// The backend in use.
     pub fn backend(&self) -> Backend {
-        match self.active {
-            Active::HsCtrl(_) => Backend::HsCtrl,
-            Active::Tc(_) => Backend::Tc,
-            Active::Observe => Backend::Observe,
-        }
+        self.active.backend()
     }
 
     /// The backends that were considered.
@@ -224,19 +239,20 @@ impl Enforcer {
         &mut self.ebpf
     }
 
-    /// Removes what is not in use any more: objects of earlier versions, and the other backend's part of this one.
-    /// What cannot be removed is reported and left for the next start.
-    fn remove_leftovers(&mut self, features: &Features, mine: &ObjectPlaces, others: &[ObjectPlaces]) {
+    /// Removes what is not in use any more: objects of earlier versions, the other backend's part of this one, and what was
+    /// put into network namespaces that are not of the scope. What cannot be removed is reported and left for the next start.
+    fn remove_leftovers(&mut self, features: &Features, others: &[ObjectPlaces]) {
         let mut problems = Vec::new();
+        let mine = self.pins();
+        if let Err(error) = self.search() {
+            problems.push(error.to_string());
+        }
         let in_use = match &self.active {
             Active::HsCtrl(registered) => Some(registered.name()),
             Active::Tc(_) | Active::Observe => None,
         };
-        if in_use.is_none()
-            && let Err(error) = hs_ctrl::deselect()
-        {
-            problems.push(error.to_string());
-        }
+        let marks = self.options.places.clsact_marks();
+        self.active.leave_others(&marks, |inode| self.coverage.has(inode), &mut problems);
         if let Ok(btf) = &features.smc_btf {
             for registered in Registered::all(btf).unwrap_or_default() {
                 if Some(registered.name()) != in_use {
@@ -248,10 +264,12 @@ impl Enforcer {
         if !matches!(self.active, Active::HsCtrl(_)) {
             problems.extend(remove_file(&mine.hs_ctrl()).err().map(|error| error.to_string()));
         }
-        if !matches!(self.active, Active::Tc(_)) {
+        if let Active::Tc(tc) = &self.active {
+            let left = tc.leave_other_namespaces(&self.coverage.inodes());
+            problems.extend(left.err().map(|error| error.to_string()));
+        } else {
             problems.extend(tc::remove_links(&mine.links()).err().map(|error| error.to_string()));
             problems.extend(remove_folder(&mine.programs()).err().map(|error| error.to_string()));
-            clsact::remove_all(self.netns, &self.options.places.clsact_marks(), &mut problems);
         }
         for other in others {
             info!("removing what an earlier version left in {}", other.root.display());
@@ -263,61 +281,81 @@ impl Enforcer {
             warn!("left behind: {problem}");
         }
     }
+
+    /// Looks for network namespaces until there is no new one: those that were made before the first one got what is in use now
+    /// began with the ctrl of an earlier agent, and some of them may not have been seen yet.
+    fn search(&mut self) -> Result<(), EnforceError> {
+        if !self.options.place.scope.has_others() {
+            return Ok(());
+        }
+        for _ in 0..SEARCHES {
+            let before = self.coverage.inodes();
+            self.look_again()?;
+            if self.coverage.inodes() == before {
+                break;
+            }
+        }
+        Ok(())
+    }
 }
 
-/// A backend whose programs the kernel has accepted; it decides nothing yet.
-enum Ready {
-    HsCtrl(Box<(Prepared, Loader)>),
-    HsCtrlAdopted(Registered),
-    Tc,
-    Observe,
+/// An object with a backend whose programs the kernel has accepted.
+struct Loaded {
+    ebpf: Ebpf,
+    candidates: Vec<Candidate>,
+    ready: Ready,
 }
 
-impl Ready {
-    /// Lets it decide from now on, in the place of what decided before.
-    fn activate(
-        self,
-        places: &Places,
+impl Loaded {
+    /// Loads the object, with the maps that are pinned in `pins` or will be.
+    fn new(
+        options: &Options,
+        features: &Features,
         pins: &ObjectPlaces,
-        others: &[ObjectPlaces],
-        netns: u32,
-    ) -> Result<Active, EnforceError> {
-        match self {
-            Self::HsCtrl(ready) => {
-                let (prepared, loader) = *ready;
-                remove_file(&pins.hs_ctrl())?;
-                let registered = prepared.register(&loader, &pins.hs_ctrl())?;
-                if let Err(error) = hs_ctrl::select(registered.name()) {
-                    let _ = registered.unregister();
-                    let _ = remove_file(&pins.hs_ctrl());
-                    return Err(error.into());
-                }
-                Ok(Active::HsCtrl(registered))
+        found: &Found,
+    ) -> Result<Self, EnforceError> {
+        make(&pins.maps())?;
+        let mut ebpf = object::load(&object::Options {
+            maps: Some(&pins.maps()),
+            offsets: &features.offsets(),
+            enforcing: options.backend != BackendChoice::Observe,
+            log_level: options.log_level,
+            event_rate: options.event_rate,
+            fallback_tracepoint: features.fallback_tracepoint,
+        })?;
+        let mut candidates = Vec::new();
+        match choose(options, features, &mut ebpf, pins, found, &mut candidates) {
+            Some(ready) => Ok(Self { ebpf, candidates, ready }),
+            None => Err(EnforceError::NoBackend(candidates)),
+        }
+    }
+}
+
+/// Lets a backend decide from now on, in the place of what decided before. Where it is to decide and can in no place, nothing
+/// of it is left.
+fn put_into_force(
+    options: &Options,
+    ready: Ready,
+    maps: &mut Maps,
+    found: Found,
+    others: &[ObjectPlaces],
+) -> Result<(Active, Coverage), EnforceError> {
+    let pins = options.places.of_object(&object::id(options.log_level));
+    let is_new = matches!(ready, Ready::HsCtrl(_));
+    let mut active = ready.activate(&options.places, &pins)?;
+    let former: Vec<PathBuf> = others.iter().map(ObjectPlaces::links).collect();
+    match Coverage::begin(options.place.clone(), found, &mut active, &former) {
+        Ok(coverage) => {
+            coverage.write(maps)?;
+            Ok((active, coverage))
+        }
+        Err(error) => {
+            if let (Active::HsCtrl(registered), true) = (&active, is_new) {
+                // The next start finds what cannot be removed now.
+                let _ = registered.unregister();
+                let _ = remove_file(&pins.hs_ctrl());
             }
-            Self::HsCtrlAdopted(registered) => {
-                hs_ctrl::select(registered.name())?;
-                Ok(Active::HsCtrl(registered))
-            }
-            Self::Tc => {
-                let way = Way::of_this_kernel(pins.links(), places.clsact_marks());
-                let mut tc = Tc::open(&pins.programs(), way)?;
-                tc.leave_other_namespaces(netns)?;
-                let former: Vec<PathBuf> = others.iter().map(ObjectPlaces::links).collect();
-                let interfaces = link::list()?;
-                let mut covered = 0;
-                for interface in &interfaces {
-                    match tc.attach(netns, interface, &former) {
-                        Ok(()) => covered += 1,
-                        // The others are covered all the same; `status` names this one.
-                        Err(error) => warn!("{error}"),
-                    }
-                }
-                if covered == 0 && !interfaces.is_empty() {
-                    return Err(EnforceError::NothingCovered);
-                }
-                Ok(Active::Tc(tc))
-            }
-            Self::Observe => Ok(Active::Observe),
+            Err(error)
         }
     }
 }
@@ -328,11 +366,12 @@ fn choose(
     features: &Features,
     ebpf: &mut Ebpf,
     pins: &ObjectPlaces,
+    found: &Found,
     candidates: &mut Vec<Candidate>,
 ) -> Option<Ready> {
     for backend in options.backend.candidates().iter().copied() {
         let result = match backend {
-            Backend::HsCtrl => prepare_hs_ctrl(features, ebpf, pins),
+            Backend::HsCtrl => prepare_hs_ctrl(&options.place, features, ebpf, pins, found),
             Backend::Tc => prepare_tc(ebpf, pins),
             Backend::Observe => Ok((Ready::Observe, "asked for".to_owned())),
         };
@@ -347,7 +386,13 @@ fn choose(
     None
 }
 
-fn prepare_hs_ctrl(features: &Features, ebpf: &Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), String> {
+fn prepare_hs_ctrl(
+    place: &Where,
+    features: &Features,
+    ebpf: &Ebpf,
+    pins: &ObjectPlaces,
+    found: &Found,
+) -> Result<(Ready, String), String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     if features.smc == Smc::Absent {
         return Err("this kernel has no SMC (module smc is not loaded)".to_owned());
@@ -357,19 +402,22 @@ fn prepare_hs_ctrl(features: &Features, ebpf: &Ebpf, pins: &ObjectPlaces) -> Res
         return Err(HsCtrlError::NoType.to_string());
     }
     let btf = features.smc_btf.as_ref().map_err(|error| text(error))?;
-    if let Some(foreign) =
-        hs_ctrl::selected().map_err(|error| text(&error))?.filter(|name| !hs_ctrl::is_ours(name))
+    if !place.take_over
+        && let Some(foreign) = foreign_everywhere(found)
     {
         return Err(HsCtrlError::Foreign(foreign).to_string());
     }
-    if let Ok(Some(registered)) = Registered::open(&pins.hs_ctrl(), btf) {
+    let inheritable = place.scope == Scope::All;
+    if let Ok(Some(registered)) = Registered::open(&pins.hs_ctrl(), btf)
+        && registered.is_inheritable() == inheritable
+    {
         let reason = format!("{} of an earlier agent is registered", registered.name());
         return Ok((Ready::HsCtrlAdopted(registered), reason));
     }
     let loader = Loader::new(object::BYTES, ebpf).map_err(|error| text(&error))?;
     let object =
         features.smc_btf_object().map_err(|error| format!("look up the BTF of module smc: {error}"))?;
-    let prepared = Prepared::new(&loader, btf, object).map_err(|error| {
+    let prepared = Prepared::new(&loader, btf, object, inheritable).map_err(|error| {
         if let HsCtrlError::Load(LoaderError::Program { log, .. }) = &error {
             debug!("verifier log:\n{log}");
         }
@@ -377,6 +425,17 @@ fn prepare_hs_ctrl(features: &Features, ebpf: &Ebpf, pins: &ObjectPlaces) -> Res
     })?;
     let place = if features.smc == Smc::Module { "module smc" } else { "this kernel" };
     Ok((Ready::HsCtrl(Box::new((prepared, loader))), format!("{place} has struct smc_hs_ctrl")))
+}
+
+/// The other ctrl that is selected, if one is in each network namespace that was found.
+fn foreign_everywhere(found: &Found) -> Option<String> {
+    let mut last = None;
+    for namespace in found.namespaces.values() {
+        let selected = namespace.enter(hs_ctrl::selected).ok()?.ok()??;
+        last = Some(selected).filter(|name| !hs_ctrl::is_ours(name));
+        last.as_ref()?;
+    }
+    last
 }
 
 fn prepare_tc(ebpf: &mut Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), String> {

@@ -2,7 +2,7 @@
 //! so it outlives the process without a pin, and is found again by its name and priority.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -68,8 +68,8 @@ pub fn is_covered(index: u32) -> Result<bool, crate::netlink::Error> {
     Ok(ours(index, Direction::Egress)?.is_some() && ours(index, Direction::Ingress)?.is_some())
 }
 
-/// Takes our filters off all interfaces of this network namespace, and the qdiscs that we made and nobody else uses. Gives
-/// the names of the interfaces that had any; goes on after an error.
+/// Takes our filters off all interfaces of this thread's network namespace `netns`, and the qdiscs that we made and nobody
+/// else uses. Gives the names of the interfaces that had any; goes on after an error.
 pub fn remove_all(netns: u32, marks: &Path, problems: &mut Vec<String>) -> Vec<String> {
     let mut removed = Vec::new();
     let interfaces = match link::list() {
@@ -85,13 +85,6 @@ pub fn remove_all(netns: u32, marks: &Path, problems: &mut Vec<String>) -> Vec<S
             Ok(false) => {}
             Err(error) => problems.push(format!("interface {}: {error}", interface.name)),
         }
-    }
-    // What is left are marks of interfaces that have gone.
-    match fs::remove_dir_all(marks) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            problems.push(format!("remove {}: {error}", marks.display()));
-        }
-        _ => {}
     }
     removed
 }

@@ -30,6 +30,8 @@ const VALUE_STRUCTURE: &str = "bpf_struct_ops_smc_hs_ctrl";
 const MAP_NAME: &str = "smcagent_ctrl";
 /// `BPF_MAP_TYPE_STRUCT_OPS` (uapi/linux/bpf.h).
 const MAP_TYPE_STRUCT_OPS: u32 = 26;
+/// `SMC_HS_CTRL_FLAG_INHERITABLE` (`include/net/smc.h`): a new network namespace begins with what is selected in the first one.
+const FLAG_INHERITABLE: u32 = 1;
 const MEMBERS: [(&str, &str); 2] = [("syn_option", "hs_syn_option"), ("synack_option", "hs_synack_option")];
 const KEY: [u8; 4] = [0; 4];
 
@@ -46,7 +48,7 @@ pub enum HsCtrlError {
     #[error(transparent)]
     Load(#[from] LoaderError),
     /// Somebody else's ctrl is selected.
-    #[error("net.smc.hs_ctrl is set to {0:?}, which is not this agent's: clear it first")]
+    #[error("net.smc.hs_ctrl is set to {0:?}, which is not this agent's: clear it first, or use --take-over")]
     Foreign(String),
     /// A call failed.
     #[error("{what}: {source}")]
@@ -75,6 +77,8 @@ struct Layout {
     data: usize,
     /// Offset of its name in the value.
     name: usize,
+    /// Offset of its flags in the value.
+    flags: usize,
 }
 
 impl Layout {
@@ -84,7 +88,8 @@ impl Layout {
         let size = btf.size_of(value_type).ok_or(HsCtrlError::NoType)?;
         let data = btf.member(value_type, "data").ok_or(HsCtrlError::NoMember("data"))?.offset as usize;
         let name = btf.member(structure, "name").ok_or(HsCtrlError::NoMember("name"))?.offset as usize;
-        Ok(Self { structure, value_type, size, data, name: data + name })
+        let flags = btf.member(structure, "flags").ok_or(HsCtrlError::NoMember("flags"))?.offset as usize;
+        Ok(Self { structure, value_type, size, data, name: data + name, flags: data + flags })
     }
 }
 
@@ -94,6 +99,7 @@ pub struct Prepared {
     value: Vec<u8>,
     value_type: u32,
     name_offset: usize,
+    inheritable: bool,
     module_btf: Option<OwnedFd>,
     /// The members' programs; the map takes its own reference when it is registered.
     programs: Vec<OwnedFd>,
@@ -101,10 +107,17 @@ pub struct Prepared {
 
 impl Prepared {
     /// Loads the programs. `btf` describes the kernel, or the module smc on top of it, whose BTF object is then
-    /// `module_btf`.
-    pub fn new(loader: &Loader, btf: &Btf, module_btf: Option<OwnedFd>) -> Result<Self, HsCtrlError> {
+    /// `module_btf`. With `inheritable`, a network namespace that is made begins with what is selected in the first one.
+    pub fn new(
+        loader: &Loader,
+        btf: &Btf,
+        module_btf: Option<OwnedFd>,
+        inheritable: bool,
+    ) -> Result<Self, HsCtrlError> {
         let layout = Layout::new(btf)?;
         let mut value = vec![0; layout.size as usize];
+        let flags = value.get_mut(layout.flags..layout.flags + 4).ok_or(HsCtrlError::NoMember("flags"))?;
+        flags.copy_from_slice(&if inheritable { FLAG_INHERITABLE } else { 0 }.to_ne_bytes());
         let mut programs = Vec::new();
         for (member, program) in MEMBERS {
             let place = btf.member(layout.structure, member).ok_or(HsCtrlError::NoMember(member))?;
@@ -118,7 +131,14 @@ impl Prepared {
             );
             programs.push(fd);
         }
-        Ok(Self { value, value_type: layout.value_type, name_offset: layout.name, module_btf, programs })
+        Ok(Self {
+            value,
+            value_type: layout.value_type,
+            name_offset: layout.name,
+            inheritable,
+            module_btf,
+            programs,
+        })
     }
 
     /// Registers the ctrl under whichever of the two names is free, and pins it.
@@ -137,7 +157,7 @@ impl Prepared {
                 .map_err(failed("make the struct_ops map"))?;
             match sys::map_update(map.as_fd(), &KEY, &self.value) {
                 Ok(()) => {
-                    let registered = Registered { map, name: name.to_owned() };
+                    let registered = Registered { map, name: name.to_owned(), inheritable: self.inheritable };
                     if let Err(error) = sys::pin(registered.map.as_fd(), pin) {
                         let _ = registered.unregister();
                         return Err(failed(format!("pin {}", pin.display()))(error));
@@ -158,12 +178,18 @@ impl Prepared {
 pub struct Registered {
     map: OwnedFd,
     name: String,
+    inheritable: bool,
 }
 
 impl Registered {
     /// The name to select it by.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether network namespaces that are made begin with it where it is selected in the first one.
+    pub fn is_inheritable(&self) -> bool {
+        self.inheritable
     }
 
     /// Opens one that an earlier process pinned; `None` if there is no such pin. Its name is read back from the
@@ -183,7 +209,10 @@ impl Registered {
         sys::map_lookup(map.as_fd(), &KEY, &mut value).map_err(failed("read the struct_ops map"))?;
         let name = value.get(layout.name..layout.name + 16).ok_or(HsCtrlError::NoMember("name"))?;
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(Self { map, name: String::from_utf8_lossy(name).into_owned() })
+        let flags = value.get(layout.flags..layout.flags + 4).and_then(|flags| flags.try_into().ok());
+        let flags = u32::from_ne_bytes(flags.ok_or(HsCtrlError::NoMember("flags"))?);
+        let inheritable = flags & FLAG_INHERITABLE != 0;
+        Ok(Self { map, name: String::from_utf8_lossy(name).into_owned(), inheritable })
     }
 
     /// All ctrls of this agent in the kernel, pinned or not: what an earlier process may have left half way. Needs
@@ -213,7 +242,7 @@ impl Registered {
     }
 }
 
-/// The ctrl that is selected in this process's network namespace; `None` if none is.
+/// The ctrl that is selected in this thread's network namespace; `None` if none is.
 pub fn selected() -> Result<Option<String>, HsCtrlError> {
     let text = fs::read_to_string(SYSCTL).map_err(failed(format!("read {SYSCTL}")))?;
     let name = text.trim();
@@ -225,16 +254,21 @@ pub fn is_ours(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Selects a ctrl in this process's network namespace, in one step with letting go of the one before. A foreign one
-/// is not displaced.
-pub fn select(name: &str) -> Result<(), HsCtrlError> {
-    if let Some(foreign) = selected()?.filter(|name| !is_ours(name)) {
-        return Err(HsCtrlError::Foreign(foreign));
+/// Selects a ctrl in this thread's network namespace, in one step with letting go of the one before. A foreign one is
+/// displaced only with `take_over`. Gives the name of what was selected before.
+pub fn select(name: &str, take_over: bool) -> Result<Option<String>, HsCtrlError> {
+    let before = selected()?;
+    match before {
+        Some(foreign) if !is_ours(&foreign) && !take_over => Err(HsCtrlError::Foreign(foreign)),
+        // Written even if the name is there already: it may be that of an earlier ctrl which the kernel keeps for this namespace.
+        before => {
+            fs::write(SYSCTL, name).map_err(failed(format!("write {name} to {SYSCTL}")))?;
+            Ok(before)
+        }
     }
-    fs::write(SYSCTL, name).map_err(failed(format!("write {name} to {SYSCTL}")))
 }
 
-/// Clears the selection in this process's network namespace if it is this agent's. Says whether it was.
+/// Clears the selection in this thread's network namespace if it is this agent's. Says whether it was.
 pub fn deselect() -> Result<bool, HsCtrlError> {
     if !Path::new(SYSCTL).exists() || !selected()?.is_some_and(|name| is_ours(&name)) {
         return Ok(false);

@@ -235,21 +235,20 @@ impl Maps {
         Ok(self.counters.get(&(counter as u32), 0).map_err(of("COUNTERS"))?.iter().sum())
     }
 
-    /// Says in which network namespaces (by inode number) the policy is enforced.
+    /// Says in which network namespaces (by inode number; [`SCOPE_ALL`] for all) the policy is enforced.
     pub fn set_scope(&mut self, namespaces: &[u32]) -> Result<(), MapsError> {
-        let stale: Vec<u32> = self
-            .scope
-            .keys()
-            .filter_map(Result::ok)
-            .filter(|present| !namespaces.contains(present))
-            .collect();
         for namespace in namespaces {
             self.scope.insert(namespace, 1, 0).map_err(of("SCOPE"))?;
         }
-        for namespace in stale {
+        for namespace in self.scope()?.into_iter().filter(|present| !namespaces.contains(present)) {
             self.scope.remove(&namespace).map_err(of("SCOPE"))?;
         }
         Ok(())
+    }
+
+    /// In which network namespaces the policy is enforced, as [`set_scope`](Self::set_scope) was told.
+    pub fn scope(&self) -> Result<Vec<u32>, MapsError> {
+        self.scope.keys().collect::<Result<_, _>>().map_err(of("SCOPE"))
     }
 
     /// Unpins all maps: they go when the last program that uses them does.

@@ -166,26 +166,51 @@ impl Tc {
         Ok(())
     }
 
-    /// Takes the programs off the interfaces of other network namespaces, where an earlier agent may have run, and removes
-    /// the pins of interfaces that have gone meanwhile.
-    pub fn leave_other_namespaces(&self, netns: u32) -> Result<(), TcError> {
+    /// Takes the programs off the interfaces of all network namespaces but `kept`, where an earlier agent may have put them,
+    /// and removes the pins of interfaces that have gone meanwhile.
+    pub fn leave_other_namespaces(&self, kept: &[u32]) -> Result<(), TcError> {
         let Way::Tcx { links } = &self.way else { return Ok(()) };
         let read = || -> io::Result<()> {
             for entry in fs::read_dir(links)? {
-                let entry = entry?;
-                let mine = format!("{netns}-");
-                let gone = || {
-                    sys::open_pin(&entry.path())
-                        .and_then(|link| sys::tcx_interface(link.as_fd()))
-                        .is_ok_and(|index| index == 0)
-                };
-                if !entry.file_name().to_string_lossy().starts_with(&mine) || gone() {
-                    remove_link(&entry.path())?;
+                let path = entry?.path();
+                if !namespace_of_pin(&path).is_some_and(|netns| kept.contains(&netns)) || is_dead(&path) {
+                    remove_link(&path)?;
                 }
             }
             Ok(())
         };
         read().map_err(failed(format!("clear {}", links.display())))
+    }
+
+    /// Forgets a network namespace that cannot be found any more, unless an interface of it is still there. Says whether it was
+    /// forgotten.
+    pub fn forget_namespace(&self, netns: u32) -> Result<bool, TcError> {
+        let folder = match &self.way {
+            Way::Tcx { links } => links,
+            Way::Clsact { marks } => marks,
+        };
+        let forget = || -> io::Result<bool> {
+            let entries = match fs::read_dir(folder) {
+                Ok(entries) => entries,
+                // Of a clsact qdisc that somebody else made there is no mark.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+                Err(error) => return Err(error),
+            };
+            let mut is_forgotten = true;
+            for entry in entries {
+                let path = entry?.path();
+                if namespace_of_pin(&path) != Some(netns) {
+                    continue;
+                }
+                if matches!(self.way, Way::Clsact { .. }) || is_dead(&path) {
+                    fs::remove_file(&path)?;
+                } else {
+                    is_forgotten = false;
+                }
+            }
+            Ok(is_forgotten)
+        };
+        forget().map_err(failed(format!("clear {}", folder.display())))
     }
 
     /// Forgets an interface that has gone: the kernel has cut its links, only their pins are left.
@@ -220,6 +245,16 @@ pub fn remove_links(folder: &Path) -> io::Result<()> {
 fn remove_link(pin: &Path) -> io::Result<()> {
     sys::link_detach(sys::open_pin(pin)?.as_fd())?;
     fs::remove_file(pin)
+}
+
+/// Whether the interface of a link has gone.
+fn is_dead(pin: &Path) -> bool {
+    sys::open_pin(pin).and_then(|link| sys::tcx_interface(link.as_fd())).is_ok_and(|index| index == 0)
+}
+
+/// The network namespace that a pin, or a mark of a qdisc, is of.
+fn namespace_of_pin(pin: &Path) -> Option<u32> {
+    pin.file_name()?.to_str()?.split('-').next()?.parse().ok()
 }
 
 fn pin_name(netns: u32, index: u32, direction: &str) -> String {

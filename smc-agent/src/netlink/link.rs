@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::MsgFlags;
 
 use super::error::{Error, Result};
 use super::socket::{Protocol, Socket};
@@ -13,8 +12,13 @@ use super::wire::{Message, Messages, Request, array_at, u16_at, u32_at};
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
 const GET_LINK: u16 = 18;
+// Numbers of network namespaces that are given and taken.
+const NEW_NSID: u16 = 88;
+const DELETE_NSID: u16 = 89;
 /// `RTMGRP_LINK` (`include/uapi/linux/rtnetlink.h`).
 const GROUP_LINK: u32 = 1;
+/// `RTNLGRP_NSID` (`include/uapi/linux/rtnetlink.h`), as a bit.
+const GROUP_NSID: u32 = 1 << (28 - 1);
 /// Length of `struct ifinfomsg`: u8 family, u8 padding, u16 type, i32 index, u32 flags, u32 change.
 const HEADER_LEN: usize = 16;
 /// `AF_UNSPEC`: messages of other families (`AF_BRIDGE`) speak of ports, not of the life of the interface.
@@ -131,30 +135,42 @@ pub enum LinkChange {
     Present(Link),
     /// It is gone: deleted, or moved to another network namespace.
     Gone(Link),
+    /// Network namespaces may have come or gone.
+    Namespaces,
     /// The kernel dropped some messages: [`list`] again to know what is there.
     Lost,
 }
 
-/// Changes of the interfaces of the network namespace in which it was opened. The descriptor becomes readable when there
-/// are some; it works with `AsyncFd`, since [`changes`](Self::changes) does not block.
+/// Changes of the interfaces of the network namespace in which it was opened, and of those that have a number there. The
+/// descriptor becomes readable when there are some; it works with `AsyncFd`, since [`changes`](Self::changes) does not block.
 #[derive(Debug)]
 pub struct LinkMonitor {
     socket: Socket,
 }
 
 impl LinkMonitor {
-    /// Subscribes. List the interfaces afterwards, not before: then no change is missed.
+    /// Subscribes to the changes of this thread's network namespace. List the interfaces afterwards, not before: then no change
+    /// is missed.
     pub fn open() -> Result<Self> {
         Socket::open_for_groups(Protocol::Route, GROUP_LINK).map(|socket| Self { socket })
     }
 
-    /// The changes in the next datagram; `None` when there is none at present.
-    pub fn changes(&mut self) -> Result<Option<Vec<LinkChange>>> {
-        match self.socket.receive("watch network interfaces", MsgFlags::MSG_DONTWAIT) {
-            Ok(length) => changes_in(self.socket.received(length)).map(Some),
+    /// Subscribes also to those of all namespaces that have a number here ([`nsid`](super::nsid)); `CAP_NET_BROADCAST` is needed
+    /// to hear of them.
+    pub fn open_for_all() -> Result<Self> {
+        let mut socket = Socket::open_for_groups(Protocol::Route, GROUP_LINK | GROUP_NSID)?;
+        socket.listen_to_all_namespaces()?;
+        Ok(Self { socket })
+    }
+
+    /// The changes in the next datagram, and the number of the namespace that they are of, `None` for this thread's own; `None`
+    /// when there is none at present.
+    pub fn changes(&mut self) -> Result<Option<(Option<i32>, Vec<LinkChange>)>> {
+        match self.socket.receive_with_namespace("watch network interfaces") {
+            Ok((length, namespace)) => Ok(Some((namespace, changes_in(self.socket.received(length))?))),
             Err(Error::Io { what, source }) => match source.raw_os_error().map(Errno::from_raw) {
                 Some(Errno::EAGAIN) => Ok(None),
-                Some(Errno::ENOBUFS) => Ok(Some(vec![LinkChange::Lost])),
+                Some(Errno::ENOBUFS) => Ok(Some((None, vec![LinkChange::Lost]))),
                 _ => Err(Error::Io { what, source }),
             },
             Err(error) => Err(error),
@@ -181,6 +197,10 @@ fn changes_in(datagram: &[u8]) -> Result<Vec<LinkChange>> {
         let change = match message.kind {
             NEW_LINK => LinkChange::Present,
             DELETE_LINK => LinkChange::Gone,
+            NEW_NSID | DELETE_NSID => {
+                changes.push(LinkChange::Namespaces);
+                continue;
+            }
             _ => continue,
         };
         changes.extend(Link::parse(&message)?.map(change));

@@ -4,7 +4,8 @@
 //! - [`wire`]: the bytes: requests are built and answers taken apart there, without a socket;
 //! - [`socket`]: one request and its answers, with a deadline;
 //! - [`genl`]: generic netlink, whose families are found by name;
-//! - [`smc`], [`pnet`], [`diag`], [`tcp`], [`link`], [`qdisc`]: one subject each, with typed results.
+//! - [`smc`], [`pnet`], [`diag`], [`tcp`], [`link`], [`nsid`], [`qdisc`]: one subject each, with typed results;
+//! - [`module`]: the kernel's word on modules that come and go.
 //!
 //! A socket belongs to the network namespace of the thread that opens it, for good: to look into another namespace,
 //! enter it, open, and keep the socket. All parsers are total: whatever the kernel (or a fuzzer) sends, they return a
@@ -14,6 +15,8 @@ pub mod diag;
 mod error;
 pub mod genl;
 pub mod link;
+pub mod module;
+pub mod nsid;
 pub mod pnet;
 pub mod qdisc;
 pub mod smc;

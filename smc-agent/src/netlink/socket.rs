@@ -48,6 +48,8 @@ pub enum Protocol {
     Generic,
     /// `NETLINK_RDMA`: RDMA devices.
     Rdma,
+    /// `NETLINK_KOBJECT_UEVENT`: devices and modules that come and go.
+    Uevent,
 }
 
 impl Protocol {
@@ -57,6 +59,7 @@ impl Protocol {
             Self::SocketDiag => "NETLINK_SOCK_DIAG",
             Self::Generic => "NETLINK_GENERIC",
             Self::Rdma => "NETLINK_RDMA",
+            Self::Uevent => "NETLINK_KOBJECT_UEVENT",
         }
     }
 
@@ -66,6 +69,7 @@ impl Protocol {
             Self::SocketDiag => SockProtocol::NetlinkSockDiag,
             Self::Generic => SockProtocol::NetlinkGeneric,
             Self::Rdma => SockProtocol::NetlinkRDMA,
+            Self::Uevent => SockProtocol::NetlinkKObjectUEvent,
         }
     }
 }
@@ -218,6 +222,76 @@ impl Socket {
             self.buffer.resize(length, 0);
         }
         attempt(&mut self.buffer, flags)
+    }
+
+    /// Has the socket hear of other network namespaces too, those that have a number in its own (4.2 and later).
+    pub(super) fn listen_to_all_namespaces(&mut self) -> Result<()> {
+        let on: libc::c_int = 1;
+        // SAFETY: the descriptor is open for the call, and the value pointer and its length describe `on`, which lives
+        // through it and is only read.
+        let result = unsafe {
+            libc::setsockopt(
+                self.descriptor.as_raw_fd(),
+                libc::SOL_NETLINK,
+                libc::NETLINK_LISTEN_ALL_NSID,
+                (&raw const on).cast(),
+                libc::socklen_t::try_from(size_of_val(&on)).unwrap_or_default(),
+            )
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        Err(Error::Io { what: "listen to all network namespaces", source: io::Error::last_os_error() })
+    }
+
+    /// Receives one whole datagram, without waiting for it. Gives its length, and the number of the network namespace that it
+    /// is of; `None` for the socket's own.
+    pub(super) fn receive_with_namespace(&mut self, what: &'static str) -> Result<(usize, Option<i32>)> {
+        let failed = |source: Errno| Error::Io { what, source: source.into() };
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let length = loop {
+            match recv(self.descriptor.as_raw_fd(), &mut [], flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC)
+            {
+                Err(Errno::EINTR) => {}
+                result => break result.map_err(failed)?,
+            }
+        };
+        if self.buffer.len() < length {
+            self.buffer.resize(length, 0);
+        }
+        // Room for one number: a header of 16 bytes, and 4 of data, padded.
+        let mut control = [0_u64; 3];
+        let mut buffer =
+            libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
+        // SAFETY: `msghdr` is plain data for which zeroes are valid.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut buffer;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control);
+        let length = loop {
+            // SAFETY: the descriptor is open, and the header points to buffers of the lengths that it says, which live through
+            // the call.
+            let result = unsafe { libc::recvmsg(self.descriptor.as_raw_fd(), &raw mut header, flags.bits()) };
+            match Errno::result(result) {
+                Err(Errno::EINTR) => {}
+                result => break usize::try_from(result.map_err(failed)?).unwrap_or_default(),
+            }
+        };
+        let mut namespace = None;
+        // SAFETY: the header is as the kernel left it, with its control data in `control`, which is aligned for it; what the
+        // macros give is within it or null, and the data of a message of that kind is one number.
+        unsafe {
+            let mut message = libc::CMSG_FIRSTHDR(&raw const header);
+            while let Some(found) = message.as_ref() {
+                if found.cmsg_level == libc::SOL_NETLINK && found.cmsg_type == libc::NETLINK_LISTEN_ALL_NSID {
+                    namespace = Some(libc::CMSG_DATA(message).cast::<i32>().read_unaligned());
+                }
+                message = libc::CMSG_NXTHDR(&raw const header, message);
+            }
+        }
+        // NETNSA_NSID_NOT_ASSIGNED (uapi/linux/net_namespace.h): what is of the socket's own namespace.
+        Ok((length, namespace.filter(|id| *id >= 0)))
     }
 
     /// What [`receive`](Self::receive) read.

@@ -1,6 +1,5 @@
 //! Network namespaces: found, and looked into by a thread of their own each.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::error::{Result, ShowError};
-use crate::netns::{FOLDER, OWN, path_of};
+use crate::netns::{OWN, path_of};
 
 /// Which network namespace something was found in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, JsonSchema)]
@@ -109,65 +108,25 @@ fn inside<T: Send>(path: &Path, name: &str, job: &(impl Fn() -> Result<T> + Sync
         .map_err(|_| ShowError::io("look into a network namespace")(io::Error::other("a thread panicked")))?
 }
 
-/// All namespaces, each once: those with a name first, then the mounted, then those of processes.
+/// All namespaces, each once.
 fn all() -> Result<Vec<(Namespace, PathBuf)>> {
-    let mut found: BTreeMap<(u64, u64), (Namespace, PathBuf)> = BTreeMap::new();
-    let mut add = |path: PathBuf, name: Option<String>, pid: Option<u32>| {
-        // What has vanished meanwhile is left out.
-        if let Ok(metadata) = fs::metadata(&path) {
-            let namespace = Namespace { inode: metadata.ino(), name, pid };
-            found.entry((metadata.dev(), metadata.ino())).or_insert((namespace, path));
-        }
-    };
-    for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
-        add(entry.path(), Some(entry.file_name().to_string_lossy().into_owned()), None);
-    }
-    for path in mounted(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()) {
-        add(PathBuf::from(&path), Some(path), None);
-    }
-    let mut denied = 0;
-    let mut processes = fs::read_dir("/proc")
-        .map_err(ShowError::io("read /proc"))?
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .collect::<Vec<_>>();
-    processes.sort_unstable();
-    for pid in processes {
-        let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
-        match fs::metadata(&path) {
-            Ok(_) => add(path, None, Some(pid)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
-            Err(_) => {}
-        }
-    }
-    if denied > 0 {
-        let what = format!("find the network namespaces of {denied} processes");
+    let all = crate::netns::all().map_err(ShowError::io("find network namespaces"))?;
+    if all.denied > 0 {
+        let what = format!("find the network namespaces of {} processes", all.denied);
         return Err(ShowError::NotPermitted { what, capability: "CAP_SYS_PTRACE and CAP_SYS_ADMIN" });
     }
-    Ok(found.into_values().collect())
-}
-
-/// The places where network namespaces are mounted: `ID PARENT MAJOR:MINOR net:[INODE] PLACE …`.
-fn mounted(text: &str) -> Vec<String> {
-    text.lines()
-        .filter_map(|line| {
-            let mut words = line.split(' ').skip(3);
-            words.next().filter(|root| root.starts_with("net:["))?;
-            words.next().map(str::to_owned)
+    let found = all.found.into_values();
+    Ok(found
+        .map(|found| {
+            let namespace = Namespace { inode: u64::from(found.inode), name: found.name, pid: found.pid };
+            (namespace, found.path)
         })
-        .collect()
+        .collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mounted_namespaces_are_found() {
-        let text = "22 27 0:21 / /proc rw - proc proc rw\n\
-                    91 26 0:4 net:[4026532281] /run/docker/netns/a rw shared:1 - nsfs nsfs rw\n";
-        assert_eq!(mounted(text), ["/run/docker/netns/a"]);
-    }
 
     #[test]
     fn the_callers_namespace_is_visited_in_place() {

@@ -110,6 +110,14 @@ impl EventSource {
         })
     }
 
+    /// Goes on with an object that was loaded again with the same pinned maps. What that object does not pin begins anew.
+    pub fn renew(&mut self, ebpf: &mut Ebpf) -> Result<(), SourceError> {
+        let (_, maps) = EventMaps::take(ebpf)?;
+        self.held_back = maps.suppressed()?;
+        self.maps = maps;
+        Ok(())
+    }
+
     /// Waits for events, and hands some of them to `take`. Nothing is lost if this is dropped while it waits.
     pub async fn next(
         &mut self,
