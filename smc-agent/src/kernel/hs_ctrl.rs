@@ -143,33 +143,41 @@ impl Prepared {
 
     /// Registers the ctrl under whichever of the two names is free, and pins it.
     pub fn register(mut self, loader: &Loader, pin: &Path) -> Result<Registered, HsCtrlError> {
+        let registered = match self.register_as(loader, MAP_NAME, NAMES[0]) {
+            // The other name is the one in use.
+            Err(HsCtrlError::Io { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => {
+                self.register_as(loader, MAP_NAME, NAMES[1])?
+            }
+            result => result?,
+        };
+        if let Err(error) = sys::pin(registered.map.as_fd(), pin) {
+            let _ = registered.unregister();
+            return Err(failed(format!("pin {}", pin.display()))(error));
+        }
+        Ok(registered)
+    }
+
+    /// Registers the ctrl under a name of at most 15 characters, with a map of such a name too.
+    pub fn register_as(
+        &mut self,
+        loader: &Loader,
+        map_name: &str,
+        name: &str,
+    ) -> Result<Registered, HsCtrlError> {
         debug_assert_eq!(self.programs.len(), MEMBERS.len(), "one program a member");
         let size = u32::try_from(self.value.len()).map_err(|_| HsCtrlError::NoType)?;
-        for name in NAMES {
-            let field = self
-                .value
-                .get_mut(self.name_offset..self.name_offset + 16)
-                .ok_or(HsCtrlError::NoMember("name"))?;
-            field.fill(0);
-            field[..name.len()].copy_from_slice(name.as_bytes());
-            let module = self.module_btf.as_ref().map(|fd| fd.as_fd());
-            let map = sys::struct_ops_map(MAP_NAME, size, self.value_type, loader.btf(), module)
-                .map_err(failed("make the struct_ops map"))?;
-            match sys::map_update(map.as_fd(), &KEY, &self.value) {
-                Ok(()) => {
-                    let registered = Registered { map, name: name.to_owned(), inheritable: self.inheritable };
-                    if let Err(error) = sys::pin(registered.map.as_fd(), pin) {
-                        let _ = registered.unregister();
-                        return Err(failed(format!("pin {}", pin.display()))(error));
-                    }
-                    return Ok(registered);
-                }
-                // The other name is the one in use.
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) && name != NAMES[1] => {}
-                Err(error) => return Err(failed(format!("register smc_hs_ctrl {name}"))(error)),
-            }
+        let field = self.value.get_mut(self.name_offset..self.name_offset + 16);
+        let field = field.ok_or(HsCtrlError::NoMember("name"))?;
+        field.fill(0);
+        for (byte, of_name) in field.iter_mut().zip(name.bytes().take(15)) {
+            *byte = of_name;
         }
-        Err(HsCtrlError::NoType)
+        let module = self.module_btf.as_ref().map(|fd| fd.as_fd());
+        let map = sys::struct_ops_map(map_name, size, self.value_type, loader.btf(), module)
+            .map_err(failed("make the struct_ops map"))?;
+        sys::map_update(map.as_fd(), &KEY, &self.value)
+            .map_err(failed(format!("register smc_hs_ctrl {name}")))?;
+        Ok(Registered { map, name: name.to_owned(), inheritable: self.inheritable })
     }
 }
 

@@ -27,7 +27,7 @@ const PEER_DECLINED: u32 = 0x0500_0000;
 /// Bounds a hang under emulation; nothing takes nearly as long.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
 
-const SYSCTL: &str = "/proc/sys/net/smc/hs_ctrl";
+pub(crate) const SYSCTL: &str = "/proc/sys/net/smc/hs_ctrl";
 const PINS: &str = "/sys/fs/bpf/smc-agent";
 const STATE: &str = "/run/smc-agent";
 
@@ -217,6 +217,8 @@ pub(crate) struct Lab {
     qdiscs: String,
     agent: Option<Agent>,
     events_taken: usize,
+    /// Further arguments to run agents with.
+    pub(crate) more: Vec<String>,
 }
 
 impl Lab {
@@ -231,6 +233,7 @@ impl Lab {
             qdiscs: qdiscs(),
             agent: None,
             events_taken: 0,
+            more: Vec::new(),
         })
     }
 
@@ -251,6 +254,7 @@ impl Lab {
         if !self.backend.is_automatic() {
             arguments.extend(["--backend", self.backend.word()].map(Into::into));
         }
+        arguments.extend(self.more.iter().cloned());
         arguments
     }
 
@@ -441,7 +445,7 @@ fn line(event: &Value) -> String {
     format!("{head} {code:#010x} {}{peer_code}{denied_by}", text(&event["code"]["name"]))
 }
 
-fn parse_events(lines: &[String]) -> Result<Vec<Value>> {
+pub(crate) fn parse_events(lines: &[String]) -> Result<Vec<Value>> {
     lines
         .iter()
         .filter(|line| line.starts_with('{'))

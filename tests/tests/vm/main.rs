@@ -6,6 +6,8 @@ mod flows;
 mod interfaces;
 mod lab;
 mod lifecycle;
+mod module;
+mod namespaces;
 mod policies;
 mod reloading;
 mod timing;
@@ -55,6 +57,23 @@ const FRESH: [(&str, Test); 5] = [
     ("no_gap_over_five_agents", lifecycle::restart_loop),
 ];
 
+/// Where the policy holds.
+const SCOPES: [(&str, Test); 3] = [
+    ("all_network_namespaces", namespaces::all),
+    ("named_network_namespaces", namespaces::named),
+    ("the_scope_shrinks", namespaces::shrinks),
+];
+
+/// What `smc_hs_ctrl` alone has.
+const HS_CTRL: [(&str, Test); 2] = [
+    ("a_selection_is_held", namespaces::held),
+    ("another_ctrl_is_left_alone_or_taken_over", namespaces::taken_over),
+];
+
+/// What begins without module smc, whatever the backend is then.
+const MODULE: [(&str, Test); 2] =
+    [("module_smc_comes_later", module::comes_later), ("module_smc_is_loaded_anew", module::loaded_anew)];
+
 /// What only traffic control does.
 const TC: [(&str, Test); 2] = [
     ("a_flow_over_a_new_interface", interfaces::flow_over_veth),
@@ -84,6 +103,8 @@ fn main() -> ExitCode {
         add(&SHARED, Backend::HsCtrl, Start::Shared);
         add(&FRESH, Backend::HsCtrl, Start::Fresh);
         add(&BOTH, Backend::HsCtrl, Start::Fresh);
+        add(&SCOPES, Backend::HsCtrl, Start::Fresh);
+        add(&HS_CTRL, Backend::HsCtrl, Start::Fresh);
     }
     if !in_guest || !has_hs_ctrl {
         add(&WITHOUT_HS_CTRL, Backend::Tc, Start::Fresh);
@@ -91,6 +112,9 @@ fn main() -> ExitCode {
     add(&SHARED, Backend::Tc, Start::Shared);
     add(&FRESH, Backend::Tc, Start::Fresh);
     add(&TC, Backend::Tc, Start::Fresh);
+    add(&SCOPES, Backend::Tc, Start::Fresh);
+    // At last: SMC has to be set up anew after it.
+    add(&MODULE, if has_hs_ctrl { Backend::HsCtrl } else { Backend::Tc }, Start::Fresh);
     // All share one kernel.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     let conclusion = libtest_mimic::run(&arguments, trials);
