@@ -49,7 +49,7 @@ impl Observer {
         })
         .map_err(crate::enforce::EnforceError::from)?;
         let source = EventSource::new(&mut ebpf, options.event_rate != 0)?;
-        let reconciliation = Reconciliation::start();
+        let reconciliation = Reconciliation::start(true);
         let missing = hooks::attach(&mut ebpf, &features);
         if let Some(why) = hooks::without_fallbacks(&missing) {
             return Err(DaemonError::NoFallbacks(why.to_owned()));

@@ -12,9 +12,9 @@ pub(super) struct Reconciliation {
 
 impl Reconciliation {
     /// Notes the kernel's count; `None` if it has none. To be called before events are asked for, so that none is told
-    /// twice.
-    pub(super) fn start() -> Option<Self> {
-        total().map(|before| Self { before })
+    /// twice. Asked without SMC there, the kernel would load it: to answer.
+    pub(super) fn start(smc_is_there: bool) -> Option<Self> {
+        if smc_is_there { total().map(|before| Self { before }) } else { None }
     }
 
     /// How the stream compares, which had `shown` fallbacks of this namespace and has `pending` events still to read.

@@ -171,6 +171,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         watch.renew(paths(&options.sources).chain(paths(loaded.policy.files())))?;
     }
     let source = EventSource::new(enforcer.ebpf_mut(), options.enforce.event_rate != 0)?;
+    let is_there = features.smc != Smc::Absent;
     let mut agent = Agent {
         options,
         enforcer,
@@ -182,7 +183,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         digest: loaded.digest,
         watch,
         publisher: Publisher::new(),
-        reconciliation: Reconciliation::start(),
+        reconciliation: Reconciliation::start(is_there),
         conversion: Conversion::default(),
         _lock: lock,
     };
@@ -528,21 +529,27 @@ impl Agent {
                 return;
             }
         };
-        info!(
-            "module smc {}",
-            if features.smc == Smc::Absent { "was removed: no connection can use SMC" } else { "was loaded" }
-        );
+        let is_there = features.smc != Smc::Absent;
+        if !is_there {
+            info!("module smc was removed: no connection can use SMC");
+        }
         let backend = self.enforcer.backend();
-        let renewed = self.enforcer.renew(&features).map_err(DaemonError::from);
-        match renewed.and_then(|()| Ok(source.renew(self.enforcer.ebpf_mut())?)) {
-            Ok(()) => {
-                self.features = features;
-                if self.enforcer.backend() != backend {
-                    info!("enforcing by {} from now on", self.enforcer.backend());
-                }
-                self.start_tracing();
-            }
-            Err(error) => warn!("what module smc brought is not used: {error}"),
+        if let Err(error) = self.enforcer.renew(&features) {
+            warn!("what module smc brought is not used: {error}");
+            return;
+        }
+        self.features = features;
+        if self.enforcer.backend() != backend {
+            info!("enforcing by {} from now on", self.enforcer.backend());
+        }
+        // Before its maps are taken: programs that are loaded refer to them.
+        self.start_tracing();
+        if let Err(error) = source.renew(self.enforcer.ebpf_mut()) {
+            warn!("events that are held back are not counted any more: {error}");
+        }
+        self.reconciliation = Reconciliation::start(is_there);
+        if is_there {
+            info!("module smc was loaded, and is watched");
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::packet::{ACK, Packet, SYN};
 use crate::sandbox::Sandbox;
 
 /// The SMC option (RFC 7609, appendix A): kind, length, "SMCR" in EBCDIC.
-const SMC: [u8; 6] = [0xfe, 0x06, 0xe2, 0xd4, 0xc3, 0xd9];
-const NOP: u8 = 1;
+pub(crate) const SMC: [u8; 6] = [0xfe, 0x06, 0xe2, 0xd4, 0xc3, 0xd9];
+pub(crate) const NOP: u8 = 1;
 /// Ports that the policy denies and allows to servers; both have a listener.
 const DENIED: u16 = 7002;
 const ALLOWED: u16 = 7003;
@@ -71,7 +71,7 @@ impl Bench {
     }
 }
 
-fn run(program: &SchedClassifier, packet: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn run(program: &SchedClassifier, packet: &[u8]) -> Result<Vec<u8>> {
     let mut out = vec![0; packet.len() + 64];
     let options = TestRunOptions { data_in: Some(packet), data_out: Some(&mut out), ..TestRunOptions::new() };
     let result = program.test_run(options).context("the kernel does not run the program")?;

@@ -143,7 +143,21 @@ pub(crate) fn second_agent(lab: &mut Lab) -> Result<()> {
     all_enforced()
 }
 
+/// Each agent goes on with the programs of the one before.
 pub(crate) fn restart_loop(lab: &mut Lab) -> Result<()> {
+    loop_of_agents(lab, |_| Vec::new())
+}
+
+/// Each agent has another object than the one before, as after an upgrade.
+pub(crate) fn upgrade_loop(lab: &mut Lab) -> Result<()> {
+    loop_of_agents(
+        lab,
+        |number| if number % 2 == 0 { vec!["--bpf-log=error".to_owned()] } else { Vec::new() },
+    )
+}
+
+/// While agents follow each other, no flow that the policy denies may negotiate SMC.
+fn loop_of_agents(lab: &mut Lab, arguments: fn(usize) -> Vec<String>) -> Result<()> {
     lab.start(POLICY)?;
     let over = AtomicBool::new(false);
     let (sender, done) = std::sync::mpsc::channel();
@@ -164,6 +178,7 @@ pub(crate) fn restart_loop(lab: &mut Lab) -> Result<()> {
                 }
                 lab.kill()?;
                 if number < AGENTS {
+                    lab.more = arguments(number + 1);
                     lab.start_again().with_context(|| format!("agent {}", number + 1))?;
                 }
             }

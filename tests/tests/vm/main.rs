@@ -49,12 +49,13 @@ const SHARED: [(&str, Test); 16] = [
 ];
 
 /// What begins without an agent.
-const FRESH: [(&str, Test); 5] = [
+const FRESH: [(&str, Test); 6] = [
     ("kill_leaves_enforcement_and_the_next_adopts", lifecycle::killed),
     ("sigterm_leaves_enforcement_and_the_next_adopts", lifecycle::terminated),
     ("detach_by_the_running_agent", lifecycle::detach_running),
     ("detach_without_an_agent", lifecycle::detach_alone),
     ("no_gap_over_five_agents", lifecycle::restart_loop),
+    ("no_gap_over_upgrades", lifecycle::upgrade_loop),
 ];
 
 /// Where the policy holds.
