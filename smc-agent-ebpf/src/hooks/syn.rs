@@ -20,11 +20,11 @@ use smc_agent_common::{Counter, Role, Verdict};
 use super::options::{AUTHENTICATED, KIND_NOP, MAX_OPTIONS, SCRATCH, SMC_OPTION, hidden, smc_walk_options};
 use crate::{
     diagnose,
-    judge::judge,
+    judge::{count_if_refused, judge},
     kernel::{AF_INET, AF_INET6, Endpoints, netns_of_sock, read},
     maps::count,
     offsets::{
-        OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
+        OFF_DEV_NET, OFF_NET_INUM, OFF_RSK_SNT_SYNACK, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
         OFF_SKB_SK,
     },
 };
@@ -38,15 +38,18 @@ const IPPROTO_HOPOPTS: u8 = 0;
 const IPPROTO_ROUTING: u8 = 43;
 const IPPROTO_FRAGMENT: u8 = 44;
 const IPPROTO_DSTOPTS: u8 = 60;
-/// `TCP_SYN_SENT`, `TCP_TIME_WAIT` and `TCP_LISTEN` (`include/net/tcp_states.h`).
+const IPPROTO_AH: u8 = 51;
+/// `TCP_SYN_SENT`, `TCP_TIME_WAIT`, `TCP_LISTEN` and `TCP_NEW_SYN_RECV` (`include/net/tcp_states.h`).
 const TCP_SYN_SENT: u32 = 2;
 const TCP_TIME_WAIT: u32 = 6;
 const TCP_LISTEN: u32 = 10;
+const TCP_NEW_SYN_RECV: u32 = 12;
 
 const TCP_HEADER: u32 = 20;
 /// TCP header byte 13 (RFC 9293, section 3.1): of FIN, SYN, RST and ACK only SYN is set in a pure SYN.
 const FLAGS_OF_INTEREST: u8 = 0x17;
 const FLAG_SYN: u8 = 0x02;
+const FLAG_ACK: u8 = 0x10;
 
 /// Goes on with the next program, or with the packet's normal way.
 const NEXT: i32 = TC_ACT_UNSPEC;
@@ -71,12 +74,20 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
     if sk.is_null() {
         return None;
     }
+    // The cheap question first: of all packets only the SYNs of a connecting socket matter, and the answers to them.
+    // SAFETY: checked against null; every kind of socket has this field.
+    let state = unsafe { (*sk).state };
+    if state == TCP_NEW_SYN_RECV {
+        return answering(ctx);
+    }
+    if state != TCP_SYN_SENT {
+        return None;
+    }
     // SAFETY: checked against null; the helper gives null for sockets that are not full ones.
     let sk = unsafe { bpf_sk_fullsock(sk) };
     // SAFETY: checked against null before any field is read.
     let sk = unsafe { sk.as_ref() }?;
-    // The cheap question first: of all packets only the SYNs of a connecting socket matter.
-    if sk.state != TCP_SYN_SENT || sk.protocol != u32::from(IPPROTO_TCP) {
+    if sk.protocol != u32::from(IPPROTO_TCP) {
         return None;
     }
     let mut tcp = Syn::NONE;
@@ -110,6 +121,26 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
         strip(ctx, &tcp, &options);
     }
     Some(())
+}
+
+/// An answer that goes out with the option although a server rule refuses it: the SYN came by where it could not be told
+/// to be for this host's listener. It is too late to refuse now, so that it is counted. Always `None`.
+#[inline(always)]
+fn answering(ctx: &TcContext) -> Option<()> {
+    let mut tcp = Syn::NONE;
+    if locate_tcp(ctx, ANSWERING, &mut tcp) == 0 {
+        return None;
+    }
+    smc_options(ctx, &tcp)?;
+    let request: *const u8 = read(ctx.skb.skb.cast::<u8>(), &OFF_SKB_SK)?;
+    // The listener's side of netfilter, as SYNs are judged where they can be.
+    let ends = Endpoints::of(request)?;
+    let netns = netns_of_packet(ctx);
+    if netns_of_sock(request) == netns {
+        let answered = read::<u64>(request, &OFF_RSK_SNT_SYNACK).unwrap_or(0).wrapping_mul(1000);
+        count_if_refused(&ends, answered);
+    }
+    None
 }
 
 #[inline(always)]
@@ -154,9 +185,11 @@ impl Syn {
 
 /// In the place of a protocol: the packet is on its way out, with its network header set to IP already.
 const OUTGOING: u32 = 0;
+/// As [`OUTGOING`], and the packet wanted is a SYN-ACK.
+const ANSWERING: u32 = 1;
 
 /// Finds the TCP header behind VLAN tags, IP header and IPv6 extension headers; 0 unless it is a pure SYN with room
-/// for the option. `protocol` is the link layer's word for a packet that came in, or [`OUTGOING`].
+/// for the option. `protocol` is the link layer's word for a packet that came in, or [`OUTGOING`] or [`ANSWERING`].
 ///
 /// Not inlined, since its stack is free again before the flow is judged; and with the result in an argument, since
 /// the verifier lets no function return a pointer to the stack, as one that returns a structure does.
@@ -174,7 +207,7 @@ fn locate_tcp(ctx: &TcContext, protocol: u32, syn: &mut Syn) -> u32 {
 #[inline(always)]
 fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
     let mut offset = 0;
-    if protocol != OUTGOING {
+    if protocol != OUTGOING && protocol != ANSWERING {
         let mut protocol = protocol as u16;
         // The outermost tag is in the skb's metadata by now; inner ones stand before the IP header.
         for _ in 0..2 {
@@ -195,6 +228,9 @@ fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
             let header = u32::from(first[0] & 0x0f) * 4;
             // Only a first fragment has a TCP header, and a SYN is never fragmented in earnest.
             let fragment = u16::from_be_bytes([first[6], first[7]]) & 0x3fff;
+            if first[9] == IPPROTO_AH {
+                count(Counter::AuthenticationHeader);
+            }
             if first[9] != IPPROTO_TCP || header < 20 || fragment != 0 {
                 return None;
             }
@@ -225,6 +261,9 @@ fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
                     offset += 8;
                 }
             }
+            if next == IPPROTO_AH {
+                count(Counter::AuthenticationHeader);
+            }
             if next != IPPROTO_TCP {
                 return None;
             }
@@ -233,7 +272,8 @@ fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
     }
     let header: [u8; 20] = load(ctx, offset)?;
     let length = u32::from(header[12] >> 4) * 4;
-    if header[13] & FLAGS_OF_INTEREST != FLAG_SYN || length < TCP_HEADER + SMC_OPTION as u32 {
+    let flags = if protocol == ANSWERING { FLAG_SYN | FLAG_ACK } else { FLAG_SYN };
+    if header[13] & FLAGS_OF_INTEREST != flags || length < TCP_HEADER + SMC_OPTION as u32 {
         return None;
     }
     ends.peer_port = u16::from_be_bytes([header[0], header[1]]);
@@ -250,6 +290,17 @@ struct OptionPlaces {
 /// Finds the SMC option among the TCP options; `None` without an SMC option, or with TCP-AO, whose code covers them.
 #[inline(always)]
 fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
+    let found = smc_options(ctx, syn)?;
+    if found & AUTHENTICATED != 0 {
+        count(Counter::TcpAo);
+        return None;
+    }
+    Some(OptionPlaces { mask: found })
+}
+
+/// What the walk of the options says; `None` without an SMC option.
+#[inline(always)]
+fn smc_options(ctx: &TcContext, syn: &Syn) -> Option<u64> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
     // SAFETY: this CPU's element; programs of this kind do not interrupt each other on a CPU.
     let scratch = unsafe { &mut *scratch };
@@ -268,12 +319,7 @@ fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
         return None;
     }
     let found = smc_walk_options(length);
-    let mask = found & !AUTHENTICATED;
-    if mask != 0 && found & AUTHENTICATED != 0 {
-        count(Counter::TcpAo);
-        return None;
-    }
-    (mask != 0).then_some(OptionPlaces { mask })
+    (found & !AUTHENTICATED != 0).then_some(found)
 }
 
 /// Overwrites the SMC options with NOPs and mends the checksum.
