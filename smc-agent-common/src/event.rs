@@ -207,7 +207,7 @@ pub enum Counter {
     EventsSuppressed = 10,
     /// Sockets that did not look as the table of known layouts says: their fallbacks were not reported.
     LayoutRefused = 11,
-    /// Packets left alone because an authentication header (IPsec) comes before TCP and covers it.
+    /// Packets left alone because an authentication header (AH, RFC 4302) comes before TCP and covers it.
     AuthenticationHeader = 12,
     /// Answers that went out with the SMC option although a server rule refuses them: traffic control could not tell that
     /// their SYN was for a listener here.

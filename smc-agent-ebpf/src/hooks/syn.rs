@@ -24,8 +24,8 @@ use crate::{
     kernel::{AF_INET, AF_INET6, Endpoints, netns_of_sock, read},
     maps::count,
     offsets::{
-        OFF_DEV_NET, OFF_NET_INUM, OFF_RSK_SNT_SYNACK, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
-        OFF_SKB_SK,
+        OFF_DEV_NET, OFF_NET_INUM, OFF_RSK_SNT_SYNACK, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD,
+        OFF_SKB_NETWORK_HEADER, OFF_SKB_SK,
     },
 };
 

@@ -23,7 +23,7 @@ fn nothing_is_unenforced(status: &Value) -> bool {
 
 /// Waits until exactly those interfaces are covered that there are, among them `expected` of its own making. Until then the
 /// status may find fault, with exit code 1.
-fn wait_covered(expected: &[&str]) -> Result<()> {
+pub(crate) fn wait_covered(expected: &[&str]) -> Result<()> {
     let present = names()?;
     for name in expected {
         ensure!(present.iter().any(|present| present == name), "no interface {name} among {present:?}");
@@ -66,17 +66,39 @@ pub(crate) fn come_and_go(lab: &mut Lab) -> Result<()> {
     wait_covered(&["lo"])
 }
 
-pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
-    lab.start(POLICY)?;
-    let away = NetNs::create("smcvm-away")?;
+/// Whether SMC reaches into another namespace: dibs does, Soft-RoCE does not.
+pub(crate) fn smc_over_veth() -> bool {
+    has_hs_ctrl()
+}
+
+/// A veth pair from `v0` here to `v1` there; goes when dropped.
+pub(crate) struct Veth;
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        // Absent when it was not made, or has gone by itself.
+        let _ = netns::command("ip", &["link", "del", "v0"]);
+    }
+}
+
+/// Makes a [`Veth`], up and with an address at each end (`10.1.0.1/24`).
+pub(crate) fn veth(away: &NetNs, here: &str, there: &str) -> Result<Veth> {
     netns::command(
         "ip",
         &["link", "add", "v0", "type", "veth", "peer", "name", "v1", "netns", &away.name()],
     )?;
-    netns::command("ip", &["address", "add", "10.77.0.1/24", "dev", "v0"])?;
+    let veth = Veth;
+    netns::command("ip", &["address", "add", here, "dev", "v0"])?;
     netns::command("ip", &["link", "set", "v0", "up"])?;
-    away.command("ip", &["address", "add", "10.77.0.2/24", "dev", "v1"])?;
+    away.command("ip", &["address", "add", there, "dev", "v1"])?;
     away.command("ip", &["link", "set", "v1", "up"])?;
+    Ok(veth)
+}
+
+pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
+    lab.start(POLICY)?;
+    let away = NetNs::create("smcvm-away")?;
+    let veth = veth(&away, "10.77.0.1/24", "10.77.0.2/24")?;
     wait_covered(&["v0"])?;
 
     let out = |port: Port| {
@@ -93,12 +115,12 @@ pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
         expect_denied(&ends)?;
         ensure!(ends.intact, "{:?}", ends.problems);
     }
-    if has_hs_ctrl() {
-        // Soft-RoCE does not reach into another namespace; dibs does. Policies hold in the agent's namespace only.
+    if smc_over_veth() {
+        // Policies hold in the agent's namespace only.
         for ends in [out(Port::Open)?, out(Port::NoServer)?, back(Port::Open)?, back(Port::NoClient)?] {
             ensure!(ends.client.mode == smc_mode() && ends.intact, "{ends:?}");
         }
     }
-    netns::command("ip", &["link", "del", "v0"])?;
+    drop(veth);
     wait_covered(&["lo"])
 }

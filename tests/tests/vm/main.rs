@@ -8,6 +8,7 @@ mod lab;
 mod lifecycle;
 mod policies;
 mod reloading;
+mod retransmission;
 mod timing;
 
 use std::env;
@@ -47,12 +48,13 @@ const SHARED: [(&str, Test); 16] = [
 ];
 
 /// What begins without an agent.
-const FRESH: [(&str, Test); 5] = [
+const FRESH: [(&str, Test); 6] = [
     ("kill_leaves_enforcement_and_the_next_adopts", lifecycle::killed),
     ("sigterm_leaves_enforcement_and_the_next_adopts", lifecycle::terminated),
     ("detach_by_the_running_agent", lifecycle::detach_running),
     ("detach_without_an_agent", lifecycle::detach_alone),
     ("no_gap_over_five_agents", lifecycle::restart_loop),
+    ("lost_packets_keep_the_verdict", retransmission::keep_the_verdict),
 ];
 
 /// What only traffic control does.
