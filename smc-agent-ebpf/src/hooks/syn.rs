@@ -7,10 +7,13 @@
 //! change.
 
 use aya_ebpf::{
-    bindings::{BPF_F_CURRENT_NETNS, TC_ACT_UNSPEC, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple},
+    bindings::{
+        BPF_F_CURRENT_NETNS, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED, TC_ACT_UNSPEC,
+        bpf_fib_lookup as FibLookup, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple,
+    },
     helpers::{
-        bpf_csum_diff, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release, bpf_skb_load_bytes_relative,
-        bpf_skb_store_bytes, bpf_skc_lookup_tcp,
+        bpf_csum_diff, bpf_fib_lookup, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release,
+        bpf_skb_load_bytes_relative, bpf_skb_store_bytes, bpf_skc_lookup_tcp,
     },
     macros::classifier,
     programs::TcContext,
@@ -44,6 +47,11 @@ const TCP_SYN_SENT: u32 = 2;
 const TCP_TIME_WAIT: u32 = 6;
 const TCP_LISTEN: u32 = 10;
 const TCP_NEW_SYN_RECV: u32 = 12;
+
+/// In what [`receiver`] returns: the socket is bound to no address.
+const ANY_ADDRESS: u32 = 1 << 31;
+/// The packet is for this device's own address (`PACKET_HOST`, uapi/linux/if_packet.h): TCP takes no others.
+const PACKET_HOST: u32 = 0;
 
 const TCP_HEADER: u32 = 20;
 /// TCP header byte 13 (RFC 9293, section 3.1): of FIN, SYN, RST and ACK only SYN is set in a pure SYN.
@@ -145,6 +153,11 @@ fn answering(ctx: &TcContext) -> Option<()> {
 
 #[inline(always)]
 fn incoming(ctx: &TcContext) -> Option<()> {
+    // What a bridge passes on, or a lower device, comes by once more if it is for this host.
+    // SAFETY: the context is what the kernel gave to this program.
+    if unsafe { (*ctx.skb.skb).pkt_type } != PACKET_HOST {
+        return None;
+    }
     // SAFETY: the context is what the kernel gave to this program.
     let protocol = u16::from_be(unsafe { (*ctx.skb.skb).protocol } as u16);
     let mut tcp = Syn::NONE;
@@ -152,11 +165,15 @@ fn incoming(ctx: &TcContext) -> Option<()> {
         return None;
     }
     let options = find_option(ctx, &tcp)?;
-    let state = state_of_receiver(ctx, &tcp.ends, tcp.ends.peer_port);
+    let found = receiver(ctx, &tcp.ends, tcp.ends.peer_port);
     // A connection that has just ended gives way to a new one; no connection comes from port 0, so that only a listener
     // is found then.
-    let state = if state == TCP_TIME_WAIT { state_of_receiver(ctx, &tcp.ends, 0) } else { state };
-    if state != TCP_LISTEN {
+    let found = if found & !ANY_ADDRESS == TCP_TIME_WAIT { receiver(ctx, &tcp.ends, 0) } else { found };
+    if found & !ANY_ADDRESS != TCP_LISTEN {
+        return None;
+    }
+    // A listener for any address is found under the addresses of others too, to whom the packet is forwarded.
+    if found & ANY_ADDRESS != 0 && stays_here(ctx, &tcp.ends) == 0 {
         return None;
     }
     if judge(&tcp.ends, Role::Server, 0, netns_of_packet(ctx)) == Verdict::Deny {
@@ -376,9 +393,10 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
     Some(())
 }
 
-/// State of the socket of this namespace that gets packets with these ends, the peer's port aside; 0 if there is none.
+/// State of the socket of this namespace that gets packets with these ends, the peer's port aside, and [`ANY_ADDRESS`] if so;
+/// 0 if there is none.
 #[inline(never)]
-fn state_of_receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
+fn receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
     // SAFETY: all fields are integers.
     let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
     let size = if ends.family == AF_INET {
@@ -410,10 +428,38 @@ fn state_of_receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
             0,
         );
         let Some(found) = sk.as_ref() else { return 0 };
-        let state = found.state;
+        let address = if ends.family == AF_INET {
+            found.src_ip4
+        } else {
+            found.src_ip6[0] | found.src_ip6[1] | found.src_ip6[2] | found.src_ip6[3]
+        };
+        let state = found.state | if address == 0 { ANY_ADDRESS } else { 0 };
         bpf_sk_release(sk.cast());
         state
     }
+}
+
+/// 1 unless this host would forward a packet with these ends, or may not take it: then 0.
+#[inline(never)]
+fn stays_here(ctx: &TcContext, ends: &Endpoints) -> u32 {
+    // SAFETY: all fields are integers.
+    let mut question: FibLookup = unsafe { core::mem::zeroed() };
+    question.family = ends.family as u8;
+    question.l4_protocol = IPPROTO_TCP;
+    question.sport = ends.peer_port.to_be();
+    question.dport = ends.local_port.to_be();
+    // SAFETY: the context is what the kernel gave to this program.
+    question.ifindex = unsafe { (*ctx.skb.skb).ifindex };
+    let words = |bytes: &[u8; 16]| [word(bytes, 0), word(bytes, 1), word(bytes, 2), word(bytes, 3)];
+    // An IPv4 address stands in the first word.
+    question.__bindgen_anon_3.ipv6_src = words(&ends.peer);
+    question.__bindgen_anon_4.ipv6_dst = words(&ends.local);
+    let size = size_of::<FibLookup>() as i32;
+    // SAFETY: the helper reads and writes `size` bytes of the structure, which lives on this stack.
+    let answer = unsafe { bpf_fib_lookup(ctx.skb.skb.cast(), &raw mut question, size, 0) };
+    u32::from(
+        answer == i64::from(BPF_FIB_LKUP_RET_NOT_FWDED) || answer == i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED),
+    )
 }
 
 /// Inode number of the namespace of the packet's device: tc has no helper for it before 6.15.

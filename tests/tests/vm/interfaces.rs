@@ -1,5 +1,7 @@
 //! Traffic control programs follow the interfaces of the host.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smc_agent::netlink::link;
@@ -64,6 +66,11 @@ pub(crate) fn come_and_go(lab: &mut Lab) -> Result<()> {
     wait_covered(&["d0", "d1"])?;
     netns::command("ip", &["link", "del", "d0"])?;
     wait_covered(&["lo"])
+}
+
+/// Whether the kernel has this module, loaded, built in or to be loaded.
+pub(crate) fn kernel_has(module: &str) -> bool {
+    Path::new("/sys/module").join(module).exists() || netns::command("modprobe", &["-q", module]).is_ok()
 }
 
 /// Whether SMC reaches into another namespace: dibs does, Soft-RoCE does not.

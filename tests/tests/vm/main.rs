@@ -6,9 +6,11 @@ mod flows;
 mod interfaces;
 mod lab;
 mod lifecycle;
+mod nat;
 mod policies;
 mod reloading;
 mod retransmission;
+mod signed;
 mod timing;
 
 use std::env;
@@ -28,7 +30,7 @@ type Test = fn(&mut Lab) -> Result<()>;
 
 /// What an agent that runs already can show: these share one, each with its own policy and from a state that is known, since
 /// the kernel takes seconds to verify the programs under emulation.
-const SHARED: [(&str, Test); 16] = [
+const SHARED: [(&str, Test); 17] = [
     ("status_explains_the_backend", lifecycle::status_explains),
     ("a_client_rule", flows::client_rule),
     ("a_server_rule", flows::server_rule),
@@ -44,6 +46,7 @@ const SHARED: [(&str, Test); 16] = [
     ("reload_changes_verdicts", reloading::changes_verdicts),
     ("a_bad_policy_changes_nothing", reloading::bad_policy),
     ("a_second_agent_is_refused", lifecycle::second_agent),
+    ("syn_cookies", flows::syn_cookies),
     ("connection_times", timing::connection_times),
 ];
 
@@ -63,6 +66,12 @@ const TC: [(&str, Test); 2] = [
     ("new_interfaces_are_covered_and_gone_ones_forgotten", interfaces::come_and_go),
 ];
 
+/// What needs more of the kernel or of the guest than SMC: what that is.
+type Missing = fn() -> Option<String>;
+const NEEDING: [(&str, Test, Missing); 1] = [("md5_signatures", signed::flows, signed::missing)];
+/// The same, of traffic control alone.
+const TC_NEEDING: [(&str, Test, Missing); 1] = [("nat_on_this_host", nat::flows, nat::missing)];
+
 /// What only a kernel with both backends can do.
 const BOTH: [(&str, Test); 1] = [("backends_replace_each_other", lifecycle::change_of_backend)];
 
@@ -79,7 +88,7 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     let mut add = |tests: &[(&str, Test)], backend: Backend, start: Start| {
         for (name, test) in tests.iter().copied() {
-            trials.push(trial(&format!("{backend}::{name}"), backend, test, start, in_guest));
+            trials.push(trial(&format!("{backend}::{name}"), backend, test, start, in_guest, nothing));
         }
     };
     if has_hs_ctrl {
@@ -93,6 +102,14 @@ fn main() -> ExitCode {
     add(&SHARED, Backend::Tc, Start::Shared);
     add(&FRESH, Backend::Tc, Start::Fresh);
     add(&TC, Backend::Tc, Start::Fresh);
+    let backends = if has_hs_ctrl { &[Backend::HsCtrl, Backend::Tc][..] } else { &[Backend::Tc] };
+    for backend in backends {
+        let more = if *backend == Backend::Tc { &TC_NEEDING[..] } else { &[] };
+        for (name, test, missing) in NEEDING.iter().chain(more).copied() {
+            let name = format!("{backend}::{name}");
+            trials.push(trial(&name, *backend, test, Start::Fresh, in_guest, missing));
+        }
+    }
     // All share one kernel.
     let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -112,10 +129,18 @@ enum Start {
     Shared,
 }
 
-fn trial(name: &str, backend: Backend, test: Test, start: Start, in_guest: bool) -> Trial {
+/// Nothing is missing.
+fn nothing() -> Option<String> {
+    None
+}
+
+fn trial(name: &str, backend: Backend, test: Test, start: Start, in_guest: bool, missing: Missing) -> Trial {
     Trial::ignorable_test(name, move || {
         if !in_guest {
             return Ok(Completion::ignored_with(NOT_A_GUEST));
+        }
+        if let Some(missing) = missing() {
+            return Ok(Completion::ignored_with(missing));
         }
         run(backend, test, start).map_err(|error| format!("{error:#}"))?;
         Ok(Completion::Completed)
