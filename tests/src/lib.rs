@@ -1,5 +1,5 @@
 //! What the end-to-end tests share: connections of every kind with checked data, network namespaces, the agent as a child
-//! process, and the preparation of real SMC. The program `smctest` offers the same to shell scripts.
+//! process, packets on the wire, and the preparation of real SMC. The program `smctest` offers the same to shell scripts.
 
 pub mod agent;
 pub mod netns;
@@ -7,3 +7,4 @@ pub mod objects;
 pub mod pair;
 pub mod setup;
 pub mod wait;
+pub mod wire;

@@ -8,6 +8,7 @@ mod packet;
 mod readers;
 mod rewriting;
 mod sandbox;
+mod wire;
 
 use std::path::Path;
 
@@ -62,6 +63,17 @@ const READERS: [(&str, Needs, Test); 2] = [
     ("readers::one_that_does_not_read_stalls_nobody", Needs::Tcx, readers::stalled),
 ];
 
+/// Packets on interfaces.
+const WIRE: [(&str, Needs, Test); 7] = [
+    ("wire::ethernet", Needs::Tcx, wire::ethernet),
+    ("wire::vlan_tags", Needs::Tcx, wire::vlan_tags),
+    ("wire::without_a_link_layer", Needs::Tcx, wire::without_a_link_layer),
+    ("wire::headers_and_jumbo_frames", Needs::Tcx, wire::headers),
+    ("wire::checksums", Needs::Tcx, wire::checksums),
+    ("wire::routed_syns_of_others", Needs::Tcx, wire::routed),
+    ("wire::bridged_syns_of_others", Needs::Tcx, wire::bridged),
+];
+
 fn main() {
     let trial = |(name, needs, test): (&str, Needs, Test)| {
         Trial::ignorable_test(name, move || {
@@ -72,7 +84,11 @@ fn main() {
             Ok(Completion::Completed)
         })
     };
-    libtest_mimic::run(&Arguments::from_args(), TESTS.into_iter().chain(READERS).map(trial).collect()).exit();
+    libtest_mimic::run(
+        &Arguments::from_args(),
+        TESTS.into_iter().chain(READERS).chain(WIRE).map(trial).collect(),
+    )
+    .exit();
 }
 
 /// What of it this machine does not have.
