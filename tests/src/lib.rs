@@ -5,6 +5,7 @@ pub mod agent;
 pub mod netns;
 pub mod objects;
 pub mod pair;
+pub mod segment;
 pub mod setup;
 pub mod wait;
 pub mod wire;

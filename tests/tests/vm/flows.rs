@@ -79,13 +79,13 @@ pub(crate) fn nothing_denied(lab: &mut Lab) -> Result<()> {
 }
 
 /// A sysctl that gets its former value back when dropped.
-struct Sysctl {
+pub(crate) struct Sysctl {
     path: &'static str,
     before: String,
 }
 
 impl Sysctl {
-    fn set(path: &'static str, value: &str) -> Result<Self> {
+    pub(crate) fn set(path: &'static str, value: &str) -> Result<Self> {
         let before = fs::read_to_string(path).with_context(|| path.to_owned())?;
         fs::write(path, value).with_context(|| path.to_owned())?;
         Ok(Self { path, before })

@@ -6,12 +6,14 @@ mod flows;
 mod interfaces;
 mod lab;
 mod lifecycle;
+mod links;
 mod nat;
 mod policies;
 mod reloading;
 mod retransmission;
 mod signed;
 mod timing;
+mod wireguard;
 
 use std::env;
 use std::process::ExitCode;
@@ -70,7 +72,14 @@ const TC: [(&str, Test); 2] = [
 type Missing = fn() -> Option<String>;
 const NEEDING: [(&str, Test, Missing); 1] = [("md5_signatures", signed::flows, signed::missing)];
 /// The same, of traffic control alone.
-const TC_NEEDING: [(&str, Test, Missing); 1] = [("nat_on_this_host", nat::flows, nat::missing)];
+const TC_NEEDING: [(&str, Test, Missing); 6] = [
+    ("nat_on_this_host", nat::flows, nat::missing),
+    ("links_veth", links::veth, nothing),
+    ("links_vlan", links::vlan, links::missing_vlan),
+    ("links_bridge", links::bridge, links::missing_bridge),
+    ("links_tunnels", links::tunnels, links::missing_tunnels),
+    ("links_wireguard", links::wireguard, links::missing_wireguard),
+];
 
 /// What only a kernel with both backends can do.
 const BOTH: [(&str, Test); 1] = [("backends_replace_each_other", lifecycle::change_of_backend)];
@@ -107,7 +116,7 @@ fn main() -> ExitCode {
         let more = if *backend == Backend::Tc { &TC_NEEDING[..] } else { &[] };
         for (name, test, missing) in NEEDING.iter().chain(more).copied() {
             let name = format!("{backend}::{name}");
-            trials.push(trial(&name, *backend, test, Start::Fresh, in_guest, missing));
+            trials.push(trial(&name, *backend, test, Start::Shared, in_guest, missing));
         }
     }
     // All share one kernel.

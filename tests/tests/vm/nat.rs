@@ -107,14 +107,15 @@ fn not_enforced() -> Result<u64> {
 
 pub(crate) fn flows(lab: &mut Lab) -> Result<()> {
     let hosts = Hosts { away: NetNs::create("smcvm-nat")? };
-    let _veth = interfaces::veth(&hosts.away, &format!("{HERE}/24"), &format!("{AWAY}/24"))?;
+    let veth = interfaces::veth(&hosts.away, &format!("{HERE}/24"), &format!("{AWAY}/24"))?;
     netns::command("ip", &["route", "add", SERVICE, "via", AWAY])?;
     netns::command("ip", &["address", "add", &format!("{MASQUERADE}/32"), "dev", "v0"])?;
-    let _table = Table;
+    let table = Table;
     netns::command("nft", &[RULES])?;
     lab.start(POLICY)?;
     wait_covered(&["lo", "v0"])?;
 
+    let unenforced = not_enforced()?;
     // A service address: the client's socket knows nothing but it.
     let ends = hosts.out(7100, Some((SERVICE, 7000)))?;
     ensure!(ends.client.peer.ip().to_string() == SERVICE && ends.server.local.port() == 7100, "{ends:?}");
@@ -131,10 +132,12 @@ pub(crate) fn flows(lab: &mut Lab) -> Result<()> {
         .context("by the port behind this host's service")?;
 
     // Translated after traffic control has seen the packet: neither rule is enforced, nothing breaks, and it shows.
-    ensure!(not_enforced()? == 0, "{:#}", status()?);
+    ensure!(not_enforced()? == unenforced, "{:#}", status()?);
     let ends = hosts.back(8000, Some((HERE, 8001)))?;
     ensure!(ends.client.peer.port() == 8001 && ends.server.local.port() == 8000, "{ends:?}");
     allowed(&ends).context("translated on the way in")?;
-    ensure!(not_enforced()? == 1, "{:#}", status()?);
-    Ok(())
+    ensure!(not_enforced()? == unenforced + 1, "{:#}", status()?);
+    drop(table);
+    drop(veth);
+    wait_covered(&["lo"])
 }
