@@ -31,7 +31,7 @@ enum Needs {
     NoSmc,
 }
 
-const TESTS: [(&str, Needs, Test); 23] = [
+const TESTS: [(&str, Needs, Test); 25] = [
     ("input::missing_policy_file", Needs::Root, input::missing_file),
     ("input::bad_policies_are_told_by_place", Needs::Root, input::bad_policies),
     ("input::bad_set_file", Needs::Root, input::bad_set_file),
@@ -50,6 +50,8 @@ const TESTS: [(&str, Needs, Test); 23] = [
     ("lives::detach_takes_programs_off_at_once", Needs::Tcx, lives::detach_is_immediate),
     ("lives::the_control_socket_is_for_root", Needs::Tcx, lives::socket_is_for_root),
     ("lives::plain_tcp_is_left_alone", Needs::Tcx, lives::plain_tcp),
+    ("lives::interfaces_are_renamed_and_moved", Needs::Tcx, lives::moved),
+    ("lives::foreign_programs_keep_their_place", Needs::Tcx, lives::foreign_programs),
     ("rewriting::ipv4", Needs::Tcx, rewriting::ipv4),
     ("rewriting::ipv6", Needs::Tcx, rewriting::ipv6),
     ("rewriting::headers_before_tcp", Needs::Tcx, rewriting::headers),

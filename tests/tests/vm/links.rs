@@ -187,10 +187,13 @@ pub(crate) fn vlan(lab: &mut Lab) -> Result<()> {
         if tags_in_band {
             hosts.offload(&["txvlan", "off", "rxvlan", "off", "tx-vlan-stag-hw-insert", "off"])?;
         }
+        // Room for the tags.
+        hosts.ip(&["link", "set", "v0", "mtu", "1600"], &["link", "set", "v1", "mtu", "1600"])?;
         let add = |lower, name, protocol, id| {
             ["link", "add", "link", lower, "name", name, "type", "vlan", "protocol", protocol, "id", id]
         };
         hosts.ip(&add("v0", "vlan0", "802.1Q", "5"), &add("v1", "vlan1", "802.1Q", "5"))?;
+        hosts.ip(&["link", "set", "vlan0", "mtu", "1500"], &["link", "set", "vlan1", "mtu", "1500"])?;
         let link = Link { here: "vlan0", there: "vlan1", ..VETH };
         hosts.set_up(&link)?;
         wait_covered(&["lo", "v0", "vlan0"])?;
@@ -200,6 +203,7 @@ pub(crate) fn vlan(lab: &mut Lab) -> Result<()> {
         hosts.ip(&add("v0", "outer0", "802.1ad", "6"), &add("v1", "outer1", "802.1ad", "6"))?;
         hosts.ip(&["link", "set", "outer0", "up"], &["link", "set", "outer1", "up"])?;
         hosts.ip(&add("outer0", "inner0", "802.1Q", "7"), &add("outer1", "inner1", "802.1Q", "7"))?;
+        hosts.ip(&["link", "set", "inner0", "mtu", "1500"], &["link", "set", "inner1", "mtu", "1500"])?;
         let link = Link { here: "inner0", there: "inner1", ..VETH };
         hosts.set_up(&link)?;
         wait_covered(&["lo", "v0", "outer0", "inner0"])?;
