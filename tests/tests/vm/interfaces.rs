@@ -9,7 +9,9 @@ use smc_agent_tests::netns::{self, NetNs};
 use smc_agent_tests::pair::run;
 use smc_agent_tests::wait::wait_until;
 
-use crate::lab::{Flow, Lab, POLICY, Port, SOON, command, expect_denied, has_hs_ctrl, pins, smc_mode};
+use crate::lab::{
+    Flow, Lab, POLICY, Port, SOON, command, detach, expect_denied, has_hs_ctrl, pins, smc_mode,
+};
 
 /// The names of this namespace's interfaces.
 pub(crate) fn names() -> Result<Vec<String>> {
@@ -130,4 +132,44 @@ pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
     }
     drop(veth);
     wait_covered(&["lo"])
+}
+
+/// Somebody's filter of a clsact qdisc, which is somebody's too, is what it was: while the policy is in force, and after.
+pub(crate) fn foreign_filters(lab: &mut Lab) -> Result<()> {
+    const DIRECTIONS: [&str; 2] = ["ingress", "egress"];
+    let away = NetNs::create("smcvm-foreign")?;
+    let veth = veth(&away, "10.77.0.1/24", "10.77.0.2/24")?;
+    netns::command("tc", &["qdisc", "add", "dev", "v0", "clsact"])?;
+    for direction in DIRECTIONS {
+        let filter = ["filter", "add", "dev", "v0", direction, "protocol", "all", "prio", "7"];
+        // A classic program that takes every packet, and goes on.
+        let program = ["bpf", "bytecode", "1,6 0 0 4294967295", "action", "continue"];
+        netns::command("tc", &[&filter[..], &program].concat())?;
+    }
+    let show = |direction| netns::command("tc", &["filter", "show", "dev", "v0", direction]);
+    let before = DIRECTIONS.map(show).into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(before.iter().all(|filters| filters.contains("pref 7 bpf")), "{before:?}");
+    let refused = || {
+        let mut pair = Flow::to("10.77.0.2".parse()?, Port::NoClient).pair();
+        pair.server_netns = Some(away.path().to_owned());
+        let ends = run(&pair)?;
+        ensure!(ends.intact, "{:?}", ends.problems);
+        expect_denied(&ends)
+    };
+    for _ in 0..2 {
+        lab.write_policy(POLICY)?;
+        lab.start_again()?;
+        wait_covered(&["lo", "v0"])?;
+        refused()?;
+        for (direction, before) in DIRECTIONS.into_iter().zip(&before) {
+            let now = show(direction)?;
+            ensure!(now.starts_with(before), "{direction} was\n{before}and is\n{now}");
+        }
+        lab.kill()?;
+    }
+    detach()?;
+    let after = DIRECTIONS.map(show).into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(after == before, "filters were {before:?} and are {after:?}");
+    drop(veth);
+    Ok(())
 }

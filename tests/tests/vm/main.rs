@@ -63,9 +63,10 @@ const FRESH: [(&str, Test); 6] = [
 ];
 
 /// What only traffic control does.
-const TC: [(&str, Test); 2] = [
+const TC: [(&str, Test); 3] = [
     ("a_flow_over_a_new_interface", interfaces::flow_over_veth),
     ("new_interfaces_are_covered_and_gone_ones_forgotten", interfaces::come_and_go),
+    ("foreign_filters_keep_their_place", interfaces::foreign_filters),
 ];
 
 /// What needs more of the kernel or of the guest than SMC: what that is.
