@@ -50,7 +50,7 @@ const TCP_NEW_SYN_RECV: u32 = 12;
 
 /// In what [`receiver`] returns: the socket is bound to no address.
 const ANY_ADDRESS: u32 = 1 << 31;
-/// The packet is for this device's own address (`PACKET_HOST`, uapi/linux/if_packet.h): TCP takes no others.
+/// The packet is for this device's own address (`PACKET_HOST`, `uapi/linux/if_packet.h`): TCP takes no others.
 const PACKET_HOST: u32 = 0;
 
 const TCP_HEADER: u32 = 20;
@@ -454,7 +454,7 @@ fn stays_here(ctx: &TcContext, ends: &Endpoints) -> u32 {
     // An IPv4 address stands in the first word.
     question.__bindgen_anon_3.ipv6_src = words(&ends.peer);
     question.__bindgen_anon_4.ipv6_dst = words(&ends.local);
-    let size = size_of::<FibLookup>() as i32;
+    let size = (size_of::<FibLookup>() as u32).cast_signed();
     // SAFETY: the helper reads and writes `size` bytes of the structure, which lives on this stack.
     let answer = unsafe { bpf_fib_lookup(ctx.skb.skb.cast(), &raw mut question, size, 0) };
     u32::from(
