@@ -210,11 +210,16 @@ pub enum Counter {
     EventsSuppressed = 10,
     /// Sockets that did not look as the table of known layouts says: their fallbacks were not reported.
     LayoutRefused = 11,
+    /// Packets left alone because an authentication header (AH, RFC 4302) comes before TCP and covers it.
+    AuthenticationHeader = 12,
+    /// Answers that went out with the SMC option although a server rule refuses them: traffic control could not tell that
+    /// their SYN was for a listener here.
+    ServerNotEnforced = 13,
 }
 
 impl Counter {
     /// How many there are: the size of the counter map.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = 14;
 
     /// Every counter, in the order of its number, with the name that `status` gives it.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
@@ -230,5 +235,7 @@ impl Counter {
         (Self::EventsLost, "events_lost"),
         (Self::EventsSuppressed, "events_suppressed"),
         (Self::LayoutRefused, "layout_refused"),
+        (Self::AuthenticationHeader, "ah_untouched"),
+        (Self::ServerNotEnforced, "server_not_enforced"),
     ];
 }

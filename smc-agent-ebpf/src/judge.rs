@@ -63,6 +63,21 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
     decision.verdict
 }
 
+/// Counts an answer with the option that the policy refuses as a server: it was not kept from being given. `answered` is
+/// as in [`judge`]: what the table before this one allowed is no failure.
+#[inline(never)]
+pub fn count_if_refused(ends: &Endpoints, answered: u64) {
+    let Some(table) = KernelTable::in_force() else { return };
+    if answered != 0 && judged_before(answered, table.activated()) {
+        return;
+    }
+    if let Some(decided) = decide(&ends.flow(Role::Server), &table)
+        && decided.1.verdict == Verdict::Deny
+    {
+        count(Counter::ServerNotEnforced);
+    }
+}
+
 /// Leaves a record of a server's refusal for the fallback event that it causes.
 #[expect(clippy::needless_borrows_for_generic_args, reason = "by value, another copy would lie on the stack")]
 #[inline(never)]

@@ -29,7 +29,7 @@ const CHANGING: [libc::c_long; 10] = [
 ];
 /// Commands of `bpf()` that change nothing that outlives the process (`enum bpf_cmd`, uapi/linux/bpf.h): lookups, opening by pin
 /// or id, information, and what makes maps, programs and types that nothing else knows of yet.
-const PRIVATE: [u64; 17] = [0, 1, 4, 5, 7, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 22, 24];
+const PRIVATE: [u64; 20] = [0, 1, 4, 5, 7, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 22, 23, 24, 30, 31];
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

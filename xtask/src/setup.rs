@@ -22,11 +22,13 @@ const fn tool(package: &'static str, programs: &'static [&'static str], purpose:
     Tool { package, programs, purpose }
 }
 
-const VM_TOOLS: [Tool; 8] = [
+const VM_TOOLS: [Tool; 10] = [
     tool("qemu-system-x86", &["qemu-system-x86_64"], "runs the VMs"),
     tool("busybox-static", &["busybox"], "the guests' user space"),
     tool("iproute2", &["ip"], "the guests' network, host tests"),
     tool("iproute2", &["rdma"], "Soft-RoCE in the guests"),
+    tool("nftables", &["nft"], "address translation in the guests"),
+    tool("ethtool", &["ethtool"], "checksum offload in the guests"),
     tool("kmod", &["modprobe"], "module tools"),
     tool("xz-utils", &["xz"], "unpacks modules and sources"),
     tool("zstd", &["zstd"], "unpacks modules"),
@@ -219,7 +221,8 @@ Makes this machine able to build the BPF side from source and to run VMs. A seco
 Usage: cargo xtask setup [--check]
 
 What it gets:
-  apt packages  qemu-system-x86 busybox-static iproute2 kmod xz-utils zstd llvm (only those that are missing; root)
+  apt packages  qemu-system-x86 busybox-static iproute2 nftables ethtool kmod xz-utils zstd llvm (only those that are
+                missing; root)
   rust-src      of exactly this compiler: from the compiler's own folder, else from the distribution's package (unpacked
                 into the cache, not installed), else by `rustup component add rust-src`
   bpf-linker    built into the cache: 3-4 minutes on 2 cores, once per compiler

@@ -7,10 +7,13 @@
 //! change.
 
 use aya_ebpf::{
-    bindings::{BPF_F_CURRENT_NETNS, TC_ACT_UNSPEC, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple},
+    bindings::{
+        BPF_F_CURRENT_NETNS, BPF_FIB_LKUP_RET_FWD_DISABLED, BPF_FIB_LKUP_RET_NOT_FWDED, TC_ACT_UNSPEC,
+        bpf_fib_lookup as FibLookup, bpf_hdr_start_off::BPF_HDR_START_NET, bpf_sock_tuple,
+    },
     helpers::{
-        bpf_csum_diff, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release, bpf_skb_load_bytes_relative,
-        bpf_skb_store_bytes, bpf_skc_lookup_tcp,
+        bpf_csum_diff, bpf_fib_lookup, bpf_l4_csum_replace, bpf_sk_fullsock, bpf_sk_release,
+        bpf_skb_load_bytes_relative, bpf_skb_store_bytes, bpf_skc_lookup_tcp,
     },
     macros::classifier,
     programs::TcContext,
@@ -20,12 +23,12 @@ use smc_agent_common::{Counter, Role, Verdict};
 use super::options::{AUTHENTICATED, KIND_NOP, MAX_OPTIONS, SCRATCH, SMC_OPTION, hidden, smc_walk_options};
 use crate::{
     diagnose,
-    judge::judge,
+    judge::{count_if_refused, judge},
     kernel::{AF_INET, AF_INET6, Endpoints, netns_of_sock, read},
     maps::count,
     offsets::{
-        OFF_DEV_NET, OFF_NET_INUM, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD, OFF_SKB_NETWORK_HEADER,
-        OFF_SKB_SK,
+        OFF_DEV_NET, OFF_NET_INUM, OFF_RSK_SNT_SYNACK, OFF_SKB_DATA, OFF_SKB_DEV, OFF_SKB_HEAD,
+        OFF_SKB_NETWORK_HEADER, OFF_SKB_SK,
     },
 };
 
@@ -38,15 +41,23 @@ const IPPROTO_HOPOPTS: u8 = 0;
 const IPPROTO_ROUTING: u8 = 43;
 const IPPROTO_FRAGMENT: u8 = 44;
 const IPPROTO_DSTOPTS: u8 = 60;
-/// `TCP_SYN_SENT`, `TCP_TIME_WAIT` and `TCP_LISTEN` (`include/net/tcp_states.h`).
+const IPPROTO_AH: u8 = 51;
+/// `TCP_SYN_SENT`, `TCP_TIME_WAIT`, `TCP_LISTEN` and `TCP_NEW_SYN_RECV` (`include/net/tcp_states.h`).
 const TCP_SYN_SENT: u32 = 2;
 const TCP_TIME_WAIT: u32 = 6;
 const TCP_LISTEN: u32 = 10;
+const TCP_NEW_SYN_RECV: u32 = 12;
+
+/// In what [`receiver`] returns: the socket is bound to no address.
+const ANY_ADDRESS: u32 = 1 << 31;
+/// The packet is for this device's own address (`PACKET_HOST`, `uapi/linux/if_packet.h`): TCP takes no others.
+const PACKET_HOST: u32 = 0;
 
 const TCP_HEADER: u32 = 20;
 /// TCP header byte 13 (RFC 9293, section 3.1): of FIN, SYN, RST and ACK only SYN is set in a pure SYN.
 const FLAGS_OF_INTEREST: u8 = 0x17;
 const FLAG_SYN: u8 = 0x02;
+const FLAG_ACK: u8 = 0x10;
 
 /// Goes on with the next program, or with the packet's normal way.
 const NEXT: i32 = TC_ACT_UNSPEC;
@@ -71,12 +82,20 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
     if sk.is_null() {
         return None;
     }
+    // The cheap question first: of all packets only the SYNs of a connecting socket matter, and the answers to them.
+    // SAFETY: checked against null; every kind of socket has this field.
+    let state = unsafe { (*sk).state };
+    if state == TCP_NEW_SYN_RECV {
+        return answering(ctx);
+    }
+    if state != TCP_SYN_SENT {
+        return None;
+    }
     // SAFETY: checked against null; the helper gives null for sockets that are not full ones.
     let sk = unsafe { bpf_sk_fullsock(sk) };
     // SAFETY: checked against null before any field is read.
     let sk = unsafe { sk.as_ref() }?;
-    // The cheap question first: of all packets only the SYNs of a connecting socket matter.
-    if sk.state != TCP_SYN_SENT || sk.protocol != u32::from(IPPROTO_TCP) {
+    if sk.protocol != u32::from(IPPROTO_TCP) {
         return None;
     }
     let mut tcp = Syn::NONE;
@@ -112,8 +131,33 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
     Some(())
 }
 
+/// An answer that goes out with the option although a server rule refuses it: the SYN came by where it could not be told
+/// to be for this host's listener. It is too late to refuse now, so that it is counted. Always `None`.
+#[inline(always)]
+fn answering(ctx: &TcContext) -> Option<()> {
+    let mut tcp = Syn::NONE;
+    if locate_tcp(ctx, ANSWERING, &mut tcp) == 0 {
+        return None;
+    }
+    smc_options(ctx, &tcp)?;
+    let request: *const u8 = read(ctx.skb.skb.cast::<u8>(), &OFF_SKB_SK)?;
+    // The listener's side of netfilter, as SYNs are judged where they can be.
+    let ends = Endpoints::of(request)?;
+    let netns = netns_of_packet(ctx);
+    if netns_of_sock(request) == netns {
+        let answered = read::<u64>(request, &OFF_RSK_SNT_SYNACK).unwrap_or(0).wrapping_mul(1000);
+        count_if_refused(&ends, answered);
+    }
+    None
+}
+
 #[inline(always)]
 fn incoming(ctx: &TcContext) -> Option<()> {
+    // What a bridge passes on, or a lower device, comes by once more if it is for this host.
+    // SAFETY: the context is what the kernel gave to this program.
+    if unsafe { (*ctx.skb.skb).pkt_type } != PACKET_HOST {
+        return None;
+    }
     // SAFETY: the context is what the kernel gave to this program.
     let protocol = u16::from_be(unsafe { (*ctx.skb.skb).protocol } as u16);
     let mut tcp = Syn::NONE;
@@ -121,11 +165,15 @@ fn incoming(ctx: &TcContext) -> Option<()> {
         return None;
     }
     let options = find_option(ctx, &tcp)?;
-    let state = state_of_receiver(ctx, &tcp.ends, tcp.ends.peer_port);
+    let found = receiver(ctx, &tcp.ends, tcp.ends.peer_port);
     // A connection that has just ended gives way to a new one; no connection comes from port 0, so that only a listener
     // is found then.
-    let state = if state == TCP_TIME_WAIT { state_of_receiver(ctx, &tcp.ends, 0) } else { state };
-    if state != TCP_LISTEN {
+    let found = if found & !ANY_ADDRESS == TCP_TIME_WAIT { receiver(ctx, &tcp.ends, 0) } else { found };
+    if found & !ANY_ADDRESS != TCP_LISTEN {
+        return None;
+    }
+    // A listener for any address is found under the addresses of others too, to whom the packet is forwarded.
+    if found & ANY_ADDRESS != 0 && stays_here(ctx, &tcp.ends) == 0 {
         return None;
     }
     if judge(&tcp.ends, Role::Server, 0, netns_of_packet(ctx)) == Verdict::Deny {
@@ -154,9 +202,11 @@ impl Syn {
 
 /// In the place of a protocol: the packet is on its way out, with its network header set to IP already.
 const OUTGOING: u32 = 0;
+/// As [`OUTGOING`], and the packet wanted is a SYN-ACK.
+const ANSWERING: u32 = 1;
 
 /// Finds the TCP header behind VLAN tags, IP header and IPv6 extension headers; 0 unless it is a pure SYN with room
-/// for the option. `protocol` is the link layer's word for a packet that came in, or [`OUTGOING`].
+/// for the option. `protocol` is the link layer's word for a packet that came in, or [`OUTGOING`] or [`ANSWERING`].
 ///
 /// Not inlined, since its stack is free again before the flow is judged; and with the result in an argument, since
 /// the verifier lets no function return a pointer to the stack, as one that returns a structure does.
@@ -174,7 +224,7 @@ fn locate_tcp(ctx: &TcContext, protocol: u32, syn: &mut Syn) -> u32 {
 #[inline(always)]
 fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
     let mut offset = 0;
-    if protocol != OUTGOING {
+    if protocol != OUTGOING && protocol != ANSWERING {
         let mut protocol = protocol as u16;
         // The outermost tag is in the skb's metadata by now; inner ones stand before the IP header.
         for _ in 0..2 {
@@ -195,6 +245,9 @@ fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
             let header = u32::from(first[0] & 0x0f) * 4;
             // Only a first fragment has a TCP header, and a SYN is never fragmented in earnest.
             let fragment = u16::from_be_bytes([first[6], first[7]]) & 0x3fff;
+            if first[9] == IPPROTO_AH {
+                count(Counter::AuthenticationHeader);
+            }
             if first[9] != IPPROTO_TCP || header < 20 || fragment != 0 {
                 return None;
             }
@@ -225,6 +278,9 @@ fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
                     offset += 8;
                 }
             }
+            if next == IPPROTO_AH {
+                count(Counter::AuthenticationHeader);
+            }
             if next != IPPROTO_TCP {
                 return None;
             }
@@ -233,7 +289,8 @@ fn find_tcp(ctx: &TcContext, protocol: u32) -> Option<Syn> {
     }
     let header: [u8; 20] = load(ctx, offset)?;
     let length = u32::from(header[12] >> 4) * 4;
-    if header[13] & FLAGS_OF_INTEREST != FLAG_SYN || length < TCP_HEADER + SMC_OPTION as u32 {
+    let flags = if protocol == ANSWERING { FLAG_SYN | FLAG_ACK } else { FLAG_SYN };
+    if header[13] & FLAGS_OF_INTEREST != flags || length < TCP_HEADER + SMC_OPTION as u32 {
         return None;
     }
     ends.peer_port = u16::from_be_bytes([header[0], header[1]]);
@@ -250,6 +307,17 @@ struct OptionPlaces {
 /// Finds the SMC option among the TCP options; `None` without an SMC option, or with TCP-AO, whose code covers them.
 #[inline(always)]
 fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
+    let found = smc_options(ctx, syn)?;
+    if found & AUTHENTICATED != 0 {
+        count(Counter::TcpAo);
+        return None;
+    }
+    Some(OptionPlaces { mask: found })
+}
+
+/// What the walk of the options says; `None` without an SMC option.
+#[inline(always)]
+fn smc_options(ctx: &TcContext, syn: &Syn) -> Option<u64> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
     // SAFETY: this CPU's element; programs of this kind do not interrupt each other on a CPU.
     let scratch = unsafe { &mut *scratch };
@@ -268,12 +336,7 @@ fn find_option(ctx: &TcContext, syn: &Syn) -> Option<OptionPlaces> {
         return None;
     }
     let found = smc_walk_options(length);
-    let mask = found & !AUTHENTICATED;
-    if mask != 0 && found & AUTHENTICATED != 0 {
-        count(Counter::TcpAo);
-        return None;
-    }
-    (mask != 0).then_some(OptionPlaces { mask })
+    (found & !AUTHENTICATED != 0).then_some(found)
 }
 
 /// Overwrites the SMC options with NOPs and mends the checksum.
@@ -330,9 +393,10 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
     Some(())
 }
 
-/// State of the socket of this namespace that gets packets with these ends, the peer's port aside; 0 if there is none.
+/// State of the socket of this namespace that gets packets with these ends, the peer's port aside, and [`ANY_ADDRESS`] if so;
+/// 0 if there is none.
 #[inline(never)]
-fn state_of_receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
+fn receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
     // SAFETY: all fields are integers.
     let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
     let size = if ends.family == AF_INET {
@@ -364,10 +428,38 @@ fn state_of_receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
             0,
         );
         let Some(found) = sk.as_ref() else { return 0 };
-        let state = found.state;
+        let address = if ends.family == AF_INET {
+            found.src_ip4
+        } else {
+            found.src_ip6[0] | found.src_ip6[1] | found.src_ip6[2] | found.src_ip6[3]
+        };
+        let state = found.state | if address == 0 { ANY_ADDRESS } else { 0 };
         bpf_sk_release(sk.cast());
         state
     }
+}
+
+/// 1 unless this host would forward a packet with these ends, or may not take it: then 0.
+#[inline(never)]
+fn stays_here(ctx: &TcContext, ends: &Endpoints) -> u32 {
+    // SAFETY: all fields are integers.
+    let mut question: FibLookup = unsafe { core::mem::zeroed() };
+    question.family = ends.family as u8;
+    question.l4_protocol = IPPROTO_TCP;
+    question.sport = ends.peer_port.to_be();
+    question.dport = ends.local_port.to_be();
+    // SAFETY: the context is what the kernel gave to this program.
+    question.ifindex = unsafe { (*ctx.skb.skb).ifindex };
+    let words = |bytes: &[u8; 16]| [word(bytes, 0), word(bytes, 1), word(bytes, 2), word(bytes, 3)];
+    // An IPv4 address stands in the first word.
+    question.__bindgen_anon_3.ipv6_src = words(&ends.peer);
+    question.__bindgen_anon_4.ipv6_dst = words(&ends.local);
+    let size = (size_of::<FibLookup>() as u32).cast_signed();
+    // SAFETY: the helper reads and writes `size` bytes of the structure, which lives on this stack.
+    let answer = unsafe { bpf_fib_lookup(ctx.skb.skb.cast(), &raw mut question, size, 0) };
+    u32::from(
+        answer == i64::from(BPF_FIB_LKUP_RET_NOT_FWDED) || answer == i64::from(BPF_FIB_LKUP_RET_FWD_DISABLED),
+    )
 }
 
 /// Inode number of the namespace of the packet's device: tc has no helper for it before 6.15.

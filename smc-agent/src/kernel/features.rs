@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     btf::{BTF_FOLDER, Btf, BtfError, Kind},
-    layouts,
+    layouts::{self, Build},
     offsets::{self, Offset},
     sys,
 };
@@ -70,11 +70,14 @@ impl Features {
             (Err(error), _) => Err(error.to_string()),
         };
         let (mut smc_offsets, link_offsets) = (of(offsets::of_smc), of(offsets::of_links));
-        if smc == Smc::Module
-            && smc_btf.is_err()
-            && let Some(known) = layouts::of_release(&release, &kernel_btf)
-        {
-            smc_offsets = Ok(known);
+        if smc == Smc::Module && smc_btf.is_err() && layouts::modules_have_no_btf(&release) {
+            let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+            let build = Build {
+                release: &release,
+                version: &read("/proc/sys/kernel/version"),
+                protocols: &read("/proc/net/protocols"),
+            };
+            smc_offsets = layouts::of_build(&build, &kernel_btf);
         }
         // The type that the kernel's macros make for each tracepoint.
         let type_of_tracepoint = "btf_trace_smc_switch_to_fallback";

@@ -6,7 +6,7 @@ mod pattern;
 mod socket;
 
 pub use end::{End, Mode, Report, client, server};
-pub use socket::{Connecting, Kind, Listener, Stream};
+pub use socket::{Connecting, Kind, Listener, Stream, md5_is_missing};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,7 +35,10 @@ pub struct Pair {
     pub client: Kind,
     /// Where the server listens; port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// How the client connects.
+    /// Where the client connects to; `None` is where the server listens.
+    pub through: Option<SocketAddr>,
+    /// How the client connects. A signature of its segments is demanded by the server, from the server's own address: both
+    /// ends are on one host then.
     pub connecting: Connecting,
     /// How much data goes each way, in bytes.
     pub bytes: u64,
@@ -54,6 +57,7 @@ impl Pair {
             server,
             client,
             address,
+            through: None,
             connecting: Connecting::default(),
             bytes: DEFAULT_BYTES,
             server_netns: None,
@@ -95,9 +99,12 @@ pub fn run(pair: &Pair) -> Result<Ends> {
     let limit = Limit::new(pair.timeout);
     let (listening, address) = mpsc::channel();
     let server = in_thread(pair.server_netns.clone(), limit.clone(), {
-        let (kind, address, limit) = (pair.server, pair.address, limit.clone());
+        let (pair, limit) = (pair.clone(), limit.clone());
         move || {
-            let listener = Listener::bind(kind, address, 8)?;
+            let listener = Listener::bind(pair.server, pair.address, 8)?;
+            if let Some(key) = pair.connecting.md5_key {
+                listener.sign(pair.address.ip(), key)?;
+            }
             // The receiver is gone only when the whole has given up.
             let _ = listening.send(listener.local()?);
             end::server(&listener.accept(&limit)?, &limit)
@@ -110,7 +117,8 @@ pub fn run(pair: &Pair) -> Result<Ends> {
     let client = in_thread(pair.client_netns.clone(), limit.clone(), {
         let (pair, limit) = (pair.clone(), limit.clone());
         move || {
-            let (stream, connect) = Stream::connect(pair.client, address, &pair.connecting, &limit)?;
+            let to = pair.through.unwrap_or(address);
+            let (stream, connect) = Stream::connect(pair.client, to, &pair.connecting, &limit)?;
             end::client(&stream, pair.bytes, &limit).map(|report| (report, connect))
         }
     });

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::{ReuseAddr, SendTimeout, SocketError, TcpFastOpenConnect};
 use nix::sys::socket::{
-    Backlog, MsgFlags, SockFlag, SockaddrStorage, accept4, bind, connect, getpeername, getsockname,
-    getsockopt, listen, recv, send, setsockopt,
+    Backlog, MsgFlags, SockFlag, SockaddrLike as _, SockaddrStorage, accept4, bind, connect, getpeername,
+    getsockname, getsockopt, listen, recv, send, setsockopt,
 };
 use nix::sys::stat::fstat;
 use nix::sys::time::TimeVal;
@@ -96,6 +96,8 @@ pub struct Connecting {
     pub non_blocking: bool,
     /// Set `TCP_FASTOPEN_CONNECT`, which makes an SMC socket fall back.
     pub fast_open: bool,
+    /// The key of `TCP_MD5SIG` (RFC 2385) for segments from and to the peer.
+    pub md5_key: Option<&'static [u8]>,
 }
 
 /// A listening socket.
@@ -122,6 +124,11 @@ impl Listener {
     /// The address that it listens on.
     pub fn local(&self) -> Result<SocketAddr> {
         name(getsockname(self.descriptor.as_raw_fd()))
+    }
+
+    /// Demands the signature of `TCP_MD5SIG` with this key from a peer.
+    pub fn sign(&self, peer: IpAddr, key: &[u8]) -> Result<()> {
+        sign(&self.descriptor, peer, key)
     }
 
     /// Takes the next connection.
@@ -159,6 +166,9 @@ impl Stream {
         }
         if how.fast_open {
             setsockopt(&descriptor, TcpFastOpenConnect, &true).context("cannot set TCP_FASTOPEN_CONNECT")?;
+        }
+        if let Some(key) = how.md5_key {
+            sign(&descriptor, peer.ip(), key)?;
         }
         if how.non_blocking {
             set_non_blocking(&descriptor)?;
@@ -231,6 +241,44 @@ fn would_block(result: nix::Result<usize>) -> nix::Result<Option<usize>> {
         Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// `struct tcp_md5sig` (`include/uapi/linux/tcp.h`).
+#[repr(C)]
+struct Md5Signature {
+    address: libc::sockaddr_storage,
+    flags: u8,
+    prefix_length: u8,
+    key_length: u16,
+    interface: libc::c_int,
+    key: [u8; 80],
+}
+
+/// Whether this kernel says that it has no `TCP_MD5SIG`.
+pub fn md5_is_missing() -> bool {
+    let address = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let error = Kind::Tcp.open(address).and_then(|socket| sign(&socket, address, b"any")).err();
+    let code = error.and_then(|error| error.downcast::<io::Error>().ok()?.raw_os_error());
+    code == Some(libc::ENOPROTOOPT)
+}
+
+fn sign(descriptor: &OwnedFd, peer: IpAddr, key: &[u8]) -> Result<()> {
+    // SAFETY: all fields are plain data for which zeroes are valid.
+    let mut signature: Md5Signature = unsafe { std::mem::zeroed() };
+    let address = SockaddrStorage::from(SocketAddr::new(peer, 0));
+    // SAFETY: the address is at most as long as the storage that it is copied to, and does not overlap it.
+    unsafe {
+        let to = (&raw mut signature.address).cast::<u8>();
+        std::ptr::copy_nonoverlapping(address.as_ptr().cast::<u8>(), to, usize::try_from(address.len())?);
+    }
+    signature.key.get_mut(..key.len()).context("the key has more than 80 bytes")?.copy_from_slice(key);
+    signature.key_length = u16::try_from(key.len())?;
+    let size = libc::socklen_t::try_from(size_of::<Md5Signature>())?;
+    let value = (&raw const signature).cast();
+    // SAFETY: the value has the size that is given and lives through the call.
+    let result =
+        unsafe { libc::setsockopt(descriptor.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MD5SIG, value, size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()).context("cannot set TCP_MD5SIG") }
 }
 
 fn set_non_blocking(descriptor: &OwnedFd) -> Result<()> {

@@ -2,9 +2,14 @@
 
 use anyhow::{Result, ensure};
 use aya::programs::links::PinnedLink;
+use aya::programs::{SchedClassifier, TcAttachType};
 use nix::mount::umount;
+use nix::unistd::gettid;
+use smc_agent_tests::agent::{self, Agent};
+use smc_agent_tests::netns::{self, NetNs};
 use smc_agent_tests::objects::pinned;
 use smc_agent_tests::pair::{Kind, Mode, Pair, run};
+use smc_agent_tests::wait::wait_until;
 
 use crate::sandbox::{SOON, Sandbox};
 
@@ -75,4 +80,88 @@ pub(crate) fn plain_tcp(sandbox: &Sandbox) -> Result<()> {
     let counters = sandbox.status()?["counters"].clone();
     ensure!(counters["client_judged"] == 0 && counters["server_judged"] == 0, "{counters:#}");
     Ok(())
+}
+
+/// Ids of the programs on an interface of the calling thread's namespace, in their order: on the way in and on the way out.
+fn programs(interface: &str) -> Result<[Vec<u32>; 2]> {
+    let ids = |direction| -> Result<Vec<u32>> {
+        let (_, programs) = SchedClassifier::query_tcx(interface, direction)?;
+        Ok(programs.iter().map(aya::programs::ProgramInfo::id).collect())
+    };
+    Ok([ids(TcAttachType::Ingress)?, ids(TcAttachType::Egress)?])
+}
+
+/// Waits until an interface has as many programs each way.
+fn wait_programs(interface: &str, count: usize) -> Result<[Vec<u32>; 2]> {
+    wait_until(&format!("{count} programs each way on {interface}"), SOON, || {
+        // It may be on its way from one namespace to another.
+        Ok(programs(interface).ok().filter(|found| found.iter().all(|ids| ids.len() == count)))
+    })
+}
+
+pub(crate) fn moved(sandbox: &Sandbox) -> Result<()> {
+    let away = NetNs::create(&format!("smchost-{}", std::process::id()))?;
+    let _agent = sandbox.start(POLICY)?;
+    let ours = programs("lo")?;
+    netns::command("ip", &["link", "add", "v0", "type", "veth", "peer", "name", "v1"])?;
+    ensure!(wait_programs("v0", 1)? == ours && wait_programs("v1", 1)? == ours, "other programs than on lo");
+    let wait_links = |count| {
+        wait_until(&format!("{count} pins of links"), SOON, || {
+            let links = pinned(&sandbox.pins())?.into_keys().filter(|path| path.contains("/links/")).count();
+            Ok((links == count).then_some(()))
+        })
+    };
+    wait_links(6)?;
+
+    netns::command("ip", &["link", "set", "v0", "name", "renamed"])?;
+    ensure!(programs("renamed")? == ours, "a new name takes the programs off");
+    // In another namespace the policy does not hold: the programs go along, and the agent takes them off.
+    netns::command("ip", &["link", "set", "renamed", "netns", &away.name()])?;
+    away.run(|| wait_programs("renamed", 0))??;
+    wait_links(4)?;
+
+    let here = gettid().to_string();
+    away.command("ip", &["link", "set", "renamed", "netns", &here])?;
+    ensure!(wait_programs("renamed", 1)? == ours, "other programs than before");
+    wait_links(6)?;
+    netns::command("ip", &["link", "del", "renamed"])?;
+    wait_links(2)
+}
+
+/// The programs of another set of places are to this one what anybody's are.
+pub(crate) fn foreign_programs(sandbox: &Sandbox) -> Result<()> {
+    let foreign = |name: &str| -> Result<[String; 4]> {
+        let place = |kind: &str| sandbox.path(&format!("{kind}-{name}")).display().to_string();
+        let pins = sandbox.path("bpf").join(name).display().to_string();
+        Ok(["--state-dir".to_owned(), place("state"), "--pin-dir".to_owned(), pins])
+    };
+    let (first, last) = (foreign("first")?, foreign("last")?);
+    let file = sandbox.write("foreign.yaml", POLICY)?;
+    let start = |places: &[String]| -> Result<()> {
+        let run = ["run", "--backend", "tc", "--policy", &file].map(str::to_owned);
+        Agent::start_enforcing(&[&run, places].concat(), SOON)?.kill()
+    };
+    let detach = |places: &[String]| -> Result<()> {
+        let detached = agent::command(&[&["detach".to_owned()], places].concat())?;
+        ensure!(detached.code == Some(0), "{detached:?}");
+        Ok(())
+    };
+    start(&first)?;
+    let alone = programs("lo")?;
+    sandbox.start(POLICY)?.kill()?;
+    start(&last)?;
+    let all = programs("lo")?;
+    for (ids, first) in all.iter().zip(&alone) {
+        ensure!(ids.len() == 3 && ids.starts_with(first), "the first was not left in its place: {all:?}");
+    }
+    // Adopted, each in its place.
+    sandbox.start(POLICY)?.kill()?;
+    ensure!(programs("lo")? == all, "the order changed from {all:?}");
+    sandbox.run(&["detach"])?;
+    for (now, before) in programs("lo")?.iter().zip(&all) {
+        ensure!(now[..] == [before[0], before[2]], "foreign programs were {before:?} and are {now:?}");
+    }
+    detach(&last)?;
+    ensure!(programs("lo")? == alone, "the first is not as it was");
+    detach(&first)
 }

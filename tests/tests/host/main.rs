@@ -9,6 +9,7 @@ mod packet;
 mod readers;
 mod rewriting;
 mod sandbox;
+mod wire;
 
 use std::path::Path;
 
@@ -31,7 +32,7 @@ enum Needs {
     NoSmc,
 }
 
-const TESTS: [(&str, Needs, Test); 23] = [
+const TESTS: [(&str, Needs, Test); 25] = [
     ("input::missing_policy_file", Needs::Root, input::missing_file),
     ("input::bad_policies_are_told_by_place", Needs::Root, input::bad_policies),
     ("input::bad_set_file", Needs::Root, input::bad_set_file),
@@ -50,6 +51,8 @@ const TESTS: [(&str, Needs, Test); 23] = [
     ("lives::detach_takes_programs_off_at_once", Needs::Tcx, lives::detach_is_immediate),
     ("lives::the_control_socket_is_for_root", Needs::Tcx, lives::socket_is_for_root),
     ("lives::plain_tcp_is_left_alone", Needs::Tcx, lives::plain_tcp),
+    ("lives::interfaces_are_renamed_and_moved", Needs::Tcx, lives::moved),
+    ("lives::foreign_programs_keep_their_place", Needs::Tcx, lives::foreign_programs),
     ("rewriting::ipv4", Needs::Tcx, rewriting::ipv4),
     ("rewriting::ipv6", Needs::Tcx, rewriting::ipv6),
     ("rewriting::headers_before_tcp", Needs::Tcx, rewriting::headers),
@@ -72,6 +75,17 @@ const CRASHES: [(&str, Needs, Test); 5] = [
     ("crashes::detach", Needs::Tcx, crashes::detaching),
 ];
 
+/// Packets on interfaces.
+const WIRE: [(&str, Needs, Test); 7] = [
+    ("wire::ethernet", Needs::Tcx, wire::ethernet),
+    ("wire::vlan_tags", Needs::Tcx, wire::vlan_tags),
+    ("wire::without_a_link_layer", Needs::Tcx, wire::without_a_link_layer),
+    ("wire::headers_and_jumbo_frames", Needs::Tcx, wire::headers),
+    ("wire::checksums", Needs::Tcx, wire::checksums),
+    ("wire::routed_syns_of_others", Needs::Tcx, wire::routed),
+    ("wire::bridged_syns_of_others", Needs::Tcx, wire::bridged),
+];
+
 fn main() {
     let trial = |(name, needs, test): (&str, Needs, Test)| {
         Trial::ignorable_test(name, move || {
@@ -84,7 +98,7 @@ fn main() {
     };
     libtest_mimic::run(
         &Arguments::from_args(),
-        TESTS.into_iter().chain(READERS).chain(CRASHES).map(trial).collect(),
+        TESTS.into_iter().chain(READERS).chain(CRASHES).chain(WIRE).map(trial).collect(),
     )
     .exit();
 }

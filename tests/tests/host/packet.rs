@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const ETHERNET: usize = 14;
 const IPPROTO_TCP: u8 = 6;
+/// An authentication header (RFC 4302).
+pub(crate) const AH: u8 = 51;
 /// SYN among the flags of TCP.
 pub(crate) const SYN: u8 = 0x02;
 /// ACK.
@@ -19,9 +21,9 @@ pub(crate) struct Packet {
     /// TCP options, a multiple of 4 bytes.
     pub(crate) options: Vec<u8>,
     pub(crate) data: Vec<u8>,
-    /// IPv4: options; IPv6: extension headers, the first of kind `next`, the last one naming TCP.
+    /// IPv4: options, or an authentication header; IPv6: extension headers, the first of kind `next`. The last one names TCP.
     pub(crate) between: Vec<u8>,
-    /// What follows the IPv6 header: TCP unless there is something between.
+    /// What follows the IP header: TCP unless there is something between.
     pub(crate) next: u8,
     /// IPv4: the fragment field.
     pub(crate) fragment: u16,
@@ -56,18 +58,21 @@ impl Packet {
         match (self.from, self.to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
                 packet.extend([0x08, 0x00]);
-                let header = 20 + self.between.len();
+                let options = if self.next == IPPROTO_TCP { &self.between[..] } else { &[] };
+                let payload = &self.between[options.len()..];
+                let header = 20 + options.len();
                 let mut ip = vec![0x40 | u8::try_from(header / 4).unwrap_or_default(), 0];
-                ip.extend(length(header + tcp.len()));
+                ip.extend(length(header + payload.len() + tcp.len()));
                 ip.extend([0x12, 0x34]);
                 ip.extend(self.fragment.to_be_bytes());
-                ip.extend([64, IPPROTO_TCP, 0, 0]);
+                ip.extend([64, self.next, 0, 0]);
                 ip.extend(from.octets());
                 ip.extend(to.octets());
-                ip.extend(&self.between);
+                ip.extend(options);
                 let sum = checksum(&[&ip]);
                 ip[10..12].copy_from_slice(&sum);
                 packet.extend(ip);
+                packet.extend(payload);
             }
             (from, to) => {
                 packet.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
@@ -82,6 +87,17 @@ impl Packet {
         packet
     }
 
+    /// What stands in the place of a checksum that the hardware is to complete.
+    pub(crate) fn pseudo_header_sum(&self) -> [u8; 2] {
+        let length = 20 + self.options.len() + self.data.len();
+        checksum(&[&self.pseudo_header(length)]).map(|byte| !byte)
+    }
+
+    fn pseudo_header(&self, length: usize) -> Vec<u8> {
+        let length = u32::try_from(length).unwrap_or_default().to_be_bytes();
+        [octets(self.from), octets(self.to), length.to_vec(), vec![0, 0, 0, IPPROTO_TCP]].concat()
+    }
+
     fn tcp(&self) -> Vec<u8> {
         let header = 20 + self.options.len();
         let mut tcp = 40_000_u16.to_be_bytes().to_vec();
@@ -91,10 +107,7 @@ impl Packet {
         tcp.extend([u8::try_from(header / 4).unwrap_or_default() << 4, self.flags, 0xfa, 0xf0, 0, 0, 0, 0]);
         tcp.extend(&self.options);
         tcp.extend(&self.data);
-        let length = u32::try_from(tcp.len()).unwrap_or_default().to_be_bytes();
-        let pseudo =
-            [octets(self.from), octets(self.to), length.to_vec(), vec![0, 0, 0, IPPROTO_TCP]].concat();
-        let sum = checksum(&[&pseudo, &tcp]);
+        let sum = checksum(&[&self.pseudo_header(tcp.len()), &tcp]);
         tcp[16..18].copy_from_slice(&sum);
         tcp
     }

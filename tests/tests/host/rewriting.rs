@@ -7,18 +7,18 @@ use std::net::TcpListener;
 use anyhow::{Context as _, Result, ensure};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
 
-use crate::packet::{ACK, Packet, SYN};
+use crate::packet::{ACK, AH, Packet, SYN};
 use crate::sandbox::Sandbox;
 
 /// The SMC option (RFC 7609, appendix A): kind, length, "SMCR" in EBCDIC.
 pub(crate) const SMC: [u8; 6] = [0xfe, 0x06, 0xe2, 0xd4, 0xc3, 0xd9];
 pub(crate) const NOP: u8 = 1;
 /// Ports that the policy denies and allows to servers; both have a listener.
-const DENIED: u16 = 7002;
-const ALLOWED: u16 = 7003;
+pub(crate) const DENIED: u16 = 7002;
+pub(crate) const ALLOWED: u16 = 7003;
 /// Denied too, without a listener.
 const NOBODY: u16 = 7004;
-const POLICY: &str = "
+pub(crate) const POLICY: &str = "
 version: 1
 default: allow
 rules:
@@ -81,7 +81,7 @@ pub(crate) fn run(program: &SchedClassifier, packet: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// Options with what is to become of them: `x` where a byte becomes a NOP.
-fn variants() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+pub(crate) fn variants() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     const MSS: [u8; 4] = [2, 4, 0x05, 0xb4];
     const AO: [u8; 4] = [29, 4, 1, 2];
     let [smc, mss, ao] = [&SMC[..], &MSS, &AO];
@@ -122,7 +122,7 @@ fn variants() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     ]
 }
 
-fn rewritten(options: &[u8], places: &str) -> Vec<u8> {
+pub(crate) fn rewritten(options: &[u8], places: &str) -> Vec<u8> {
     let byte = |(byte, place): (&u8, char)| if place == 'x' { NOP } else { *byte };
     options.iter().zip(places.chars()).map(byte).collect()
 }
@@ -164,7 +164,7 @@ pub(crate) fn headers(sandbox: &Sandbox) -> Result<()> {
     bench.expect("IPv4 options", &Packet { between: vec![NOP; 8], ..v4.clone() }, &gone)?;
     bench.expect("do not fragment", &Packet { fragment: 0x4000, ..v4.clone() }, &gone)?;
     bench.expect_untouched("first fragment", &Packet { fragment: 0x2000, ..v4.clone() })?;
-    bench.expect_untouched("later fragment", &Packet { fragment: 0x0003, ..v4 })?;
+    bench.expect_untouched("later fragment", &Packet { fragment: 0x0003, ..v4.clone() })?;
 
     let v6 = Packet::syn(true, DENIED, &options);
     // Hop-by-hop options with padding, destination options, routing header of 8 bytes each.
@@ -180,7 +180,13 @@ pub(crate) fn headers(sandbox: &Sandbox) -> Result<()> {
     bench.expect_untouched("first fragment", &first)?;
     // An authentication header of 24 bytes covers what comes after it.
     let ah = [[6, 4, 0, 0].as_slice(), &[7; 20]].concat();
-    bench.expect_untouched("AH", &Packet { next: 51, between: ah, ..v6 })
+    bench.expect_untouched("AH", &Packet { next: AH, between: ah.clone(), ..v6.clone() })?;
+    bench.expect_untouched("AH", &Packet { next: AH, between: ah.clone(), ..v4 })?;
+    let behind = [&[AH, 0, 1, 4, 0, 0, 0, 0], &ah[..]].concat();
+    bench.expect_untouched("AH behind hop-by-hop", &Packet { next: 0, between: behind, ..v6 })?;
+    let counters = sandbox.status()?["counters"].clone();
+    ensure!(counters["ah_untouched"] == 3, "{counters:#}");
+    Ok(())
 }
 
 pub(crate) fn who_is_asked(sandbox: &Sandbox) -> Result<()> {

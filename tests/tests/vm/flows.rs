@@ -1,10 +1,13 @@
 //! Which flows run over SMC, for all kinds of sockets, addresses and ways to connect.
 
+use std::fs;
+
 use anyhow::{Context as _, Result, ensure};
 use smc_agent_tests::pair::{Kind, Mode};
 
 use crate::lab::{
-    ALLOW_ALL, Flow, Lab, PEER_NO_SMC, POLICY, Port, V4, V6, expect_denied, smc_addresses, smc_kinds,
+    ALLOW_ALL, Backend, Flow, Lab, PEER_NO_SMC, POLICY, Port, V4, V6, expect_denied, refused, smc_addresses,
+    smc_kinds,
 };
 
 /// Every kind of SMC socket with every way to connect.
@@ -72,5 +75,51 @@ pub(crate) fn nothing_denied(lab: &mut Lab) -> Result<()> {
     let plain = Flow::smc(Port::NoClient).kinds(Kind::Tcp, Kind::Tcp).run()?;
     expect_denied(&plain).context("plain TCP has no mode")?;
     ensure!(plain.client.mode == Mode::Tcp, "a TCP socket has mode {}", plain.client.mode);
+    Ok(())
+}
+
+/// A sysctl that gets its former value back when dropped.
+pub(crate) struct Sysctl {
+    path: &'static str,
+    before: String,
+}
+
+impl Sysctl {
+    pub(crate) fn set(path: &'static str, value: &str) -> Result<Self> {
+        let before = fs::read_to_string(path).with_context(|| path.to_owned())?;
+        fs::write(path, value).with_context(|| path.to_owned())?;
+        Ok(Self { path, before })
+    }
+}
+
+impl Drop for Sysctl {
+    fn drop(&mut self) {
+        // It was written before.
+        let _ = fs::write(self.path, &self.before);
+    }
+}
+
+/// With SYN cookies a server keeps nothing of a SYN, and so negotiates SMC with nobody: whatever the policy says, flows are
+/// plain TCP, and only what it refused is its doing.
+pub(crate) fn syn_cookies(lab: &mut Lab) -> Result<()> {
+    lab.start(POLICY)?;
+    let cookies = Sysctl::set("/proc/sys/net/ipv4/tcp_syncookies", "2")?;
+    let mut expected = Vec::new();
+    for address in [V4, V6] {
+        for (port, refuser, rule) in [
+            (Port::NoClient, "client", "no-client"),
+            (Port::NoServer, "server", "no-server"),
+            (Port::Open, "nobody", ""),
+        ] {
+            let ends = Flow::to(address, port).run_denied()?;
+            // hs-ctrl is not asked for an answer that has no option anyway.
+            let refuser =
+                if lab.backend == Backend::HsCtrl && refuser == "server" { "nobody" } else { refuser };
+            expected.extend(refused(&ends, refuser, rule));
+        }
+    }
+    lab.expect_events(expected)?;
+    drop(cookies);
+    Flow::smc(Port::Open).run_allowed().context("without cookies again")?;
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Traffic control programs follow the interfaces of the host.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smc_agent::netlink::link;
@@ -7,7 +9,9 @@ use smc_agent_tests::netns::{self, NetNs};
 use smc_agent_tests::pair::run;
 use smc_agent_tests::wait::wait_until;
 
-use crate::lab::{Flow, Lab, POLICY, Port, SOON, command, expect_denied, has_hs_ctrl, pins, smc_mode};
+use crate::lab::{
+    Flow, Lab, POLICY, Port, SOON, command, detach, expect_denied, has_hs_ctrl, pins, smc_mode,
+};
 
 /// The names of this namespace's interfaces.
 pub(crate) fn names() -> Result<Vec<String>> {
@@ -23,7 +27,7 @@ fn nothing_is_unenforced(status: &Value) -> bool {
 
 /// Waits until exactly those interfaces are covered that there are, among them `expected` of its own making. Until then the
 /// status may find fault, with exit code 1.
-fn wait_covered(expected: &[&str]) -> Result<()> {
+pub(crate) fn wait_covered(expected: &[&str]) -> Result<()> {
     let present = names()?;
     for name in expected {
         ensure!(present.iter().any(|present| present == name), "no interface {name} among {present:?}");
@@ -66,17 +70,44 @@ pub(crate) fn come_and_go(lab: &mut Lab) -> Result<()> {
     wait_covered(&["lo"])
 }
 
-pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
-    lab.start(POLICY)?;
-    let away = NetNs::create("smcvm-away")?;
+/// Whether the kernel has this module, loaded, built in or to be loaded.
+pub(crate) fn kernel_has(module: &str) -> bool {
+    Path::new("/sys/module").join(module).exists() || netns::command("modprobe", &["-q", module]).is_ok()
+}
+
+/// Whether SMC reaches into another namespace: dibs does, Soft-RoCE does not.
+pub(crate) fn smc_over_veth() -> bool {
+    has_hs_ctrl()
+}
+
+/// A veth pair from `v0` here to `v1` there; goes when dropped.
+pub(crate) struct Veth;
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        // Absent when it was not made, or has gone by itself.
+        let _ = netns::command("ip", &["link", "del", "v0"]);
+    }
+}
+
+/// Makes a [`Veth`], up and with an address at each end (`10.1.0.1/24`).
+pub(crate) fn veth(away: &NetNs, here: &str, there: &str) -> Result<Veth> {
     netns::command(
         "ip",
         &["link", "add", "v0", "type", "veth", "peer", "name", "v1", "netns", &away.name()],
     )?;
-    netns::command("ip", &["address", "add", "10.77.0.1/24", "dev", "v0"])?;
+    let veth = Veth;
+    netns::command("ip", &["address", "add", here, "dev", "v0"])?;
     netns::command("ip", &["link", "set", "v0", "up"])?;
-    away.command("ip", &["address", "add", "10.77.0.2/24", "dev", "v1"])?;
+    away.command("ip", &["address", "add", there, "dev", "v1"])?;
     away.command("ip", &["link", "set", "v1", "up"])?;
+    Ok(veth)
+}
+
+pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
+    lab.start(POLICY)?;
+    let away = NetNs::create("smcvm-away")?;
+    let veth = veth(&away, "10.77.0.1/24", "10.77.0.2/24")?;
     wait_covered(&["v0"])?;
 
     let out = |port: Port| {
@@ -93,12 +124,52 @@ pub(crate) fn flow_over_veth(lab: &mut Lab) -> Result<()> {
         expect_denied(&ends)?;
         ensure!(ends.intact, "{:?}", ends.problems);
     }
-    if has_hs_ctrl() {
-        // Soft-RoCE does not reach into another namespace; dibs does. Policies hold in the agent's namespace only.
+    if smc_over_veth() {
+        // Policies hold in the agent's namespace only.
         for ends in [out(Port::Open)?, out(Port::NoServer)?, back(Port::Open)?, back(Port::NoClient)?] {
             ensure!(ends.client.mode == smc_mode() && ends.intact, "{ends:?}");
         }
     }
-    netns::command("ip", &["link", "del", "v0"])?;
+    drop(veth);
     wait_covered(&["lo"])
+}
+
+/// Somebody's filter of a clsact qdisc, which is somebody's too, is what it was: while the policy is in force, and after.
+pub(crate) fn foreign_filters(lab: &mut Lab) -> Result<()> {
+    const DIRECTIONS: [&str; 2] = ["ingress", "egress"];
+    let away = NetNs::create("smcvm-foreign")?;
+    let veth = veth(&away, "10.77.0.1/24", "10.77.0.2/24")?;
+    netns::command("tc", &["qdisc", "add", "dev", "v0", "clsact"])?;
+    for direction in DIRECTIONS {
+        let filter = ["filter", "add", "dev", "v0", direction, "protocol", "all", "prio", "7"];
+        // A classic program that takes every packet, and goes on.
+        let program = ["bpf", "bytecode", "1,6 0 0 4294967295", "action", "continue"];
+        netns::command("tc", &[&filter[..], &program].concat())?;
+    }
+    let show = |direction| netns::command("tc", &["filter", "show", "dev", "v0", direction]);
+    let before = DIRECTIONS.map(show).into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(before.iter().all(|filters| filters.contains("pref 7 bpf")), "{before:?}");
+    let refused = || {
+        let mut pair = Flow::to("10.77.0.2".parse()?, Port::NoClient).pair();
+        pair.server_netns = Some(away.path().to_owned());
+        let ends = run(&pair)?;
+        ensure!(ends.intact, "{:?}", ends.problems);
+        expect_denied(&ends)
+    };
+    for _ in 0..2 {
+        lab.write_policy(POLICY)?;
+        lab.start_again()?;
+        wait_covered(&["lo", "v0"])?;
+        refused()?;
+        for (direction, before) in DIRECTIONS.into_iter().zip(&before) {
+            let now = show(direction)?;
+            ensure!(now.starts_with(before), "{direction} was\n{before}and is\n{now}");
+        }
+        lab.kill()?;
+    }
+    detach()?;
+    let after = DIRECTIONS.map(show).into_iter().collect::<Result<Vec<_>>>()?;
+    ensure!(after == before, "filters were {before:?} and are {after:?}");
+    drop(veth);
+    Ok(())
 }

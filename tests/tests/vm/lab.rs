@@ -157,23 +157,29 @@ impl Flow {
     /// Makes the connection, which has to negotiate SMC, and to run over it where this kernel can.
     pub(crate) fn run_allowed(&self) -> Result<Ends> {
         let ends = self.run()?;
-        let expected = if smc_is_possible() {
-            [(smc_mode(), 0), (smc_mode(), 0)]
-        } else {
-            [(Mode::FallbackTcp, NO_SMC_DEVICE), (Mode::FallbackTcp, PEER_DECLINED)]
-        };
-        for ((name, end), (mode, reason)) in
-            [("client", &ends.client), ("server", &ends.server)].into_iter().zip(expected)
-        {
-            ensure!(
-                end.mode == mode && end.reason == reason,
-                "{self:?}: the {name} has mode {} and reason {:#010x} instead of {mode} and {reason:#010x}",
-                end.mode,
-                end.reason
-            );
-        }
+        expect_negotiated(&ends, smc_is_possible()).with_context(|| format!("{self:?}"))?;
         Ok(ends)
     }
+}
+
+/// Both ends negotiated SMC, and use it where they can; where they cannot, they show that there is no device for it.
+pub(crate) fn expect_negotiated(ends: &Ends, possible: bool) -> Result<()> {
+    let expected = if possible {
+        [(smc_mode(), 0), (smc_mode(), 0)]
+    } else {
+        [(Mode::FallbackTcp, NO_SMC_DEVICE), (Mode::FallbackTcp, PEER_DECLINED)]
+    };
+    for ((name, end), (mode, reason)) in
+        [("client", &ends.client), ("server", &ends.server)].into_iter().zip(expected)
+    {
+        ensure!(
+            end.mode == mode && end.reason == reason,
+            "the {name} has mode {} and reason {:#010x} instead of {mode} and {reason:#010x}",
+            end.mode,
+            end.reason
+        );
+    }
+    Ok(())
 }
 
 /// Both ends show the fallback of a refused flow; plain TCP sockets have none to show.

@@ -27,7 +27,7 @@ const EXTRA_TOOLS: [&str; 9] =
 /// Loaded before the command starts, in this order, as far as the kernel has them as modules.
 const LOAD: [&str; 6] = ["crc32_generic", "dibs", "ib_core", "rdma_rxe", "smc", "smc_diag"];
 /// Loaded by the kernel when something asks for them.
-const ON_DEMAND: [&str; 56] = [
+const ON_DEMAND: [&str; 57] = [
     "8021q",
     "act_bpf",
     "act_gact",
@@ -40,6 +40,7 @@ const ON_DEMAND: [&str; 56] = [
     "cls_flower",
     "cls_matchall",
     "cls_u32",
+    "crc32c_generic",
     "dummy",
     "esp4",
     "esp6",
