@@ -20,8 +20,8 @@ use crate::{bpf, cargo, module, programs, setup, sys, vm};
 /// 6.1 conversion by preload.
 fn applies(target: &str, kernel: Kernel) -> bool {
     match kernel {
-        Kernel::V5_10 => target == "vm",
-        Kernel::V6_1 => matches!(target, "vm" | CONVERT),
+        Kernel::V5_10 => matches!(target, "vm" | "vm_kernel"),
+        Kernel::V6_1 => matches!(target, "vm" | "vm_kernel" | CONVERT),
         Kernel::V6_12 | Kernel::V7_3 => true,
     }
 }
