@@ -1,19 +1,52 @@
 //! Whether this process may do what a command needs.
 
 use super::Failure;
-use crate::privileges::{Capabilities, Capability};
+use crate::{
+    enforce::BackendChoice,
+    kernel::object,
+    privileges::{self, Capabilities, Capability},
+};
 
 /// Changing what is enforced: besides what it is named for, `CAP_SYS_ADMIN` is what it takes to look up the BTF of a module
-/// and earlier agents' objects by their ids.
+/// and earlier agents' objects by their ids, and to enter namespaces.
 const NEEDED: [Capability; 2] = [Capability::NetAdmin, Capability::SysAdmin];
+/// Enforcing by traffic control in one's own namespace.
+const NEEDED_FOR_TC: [Capability; 3] = [Capability::NetAdmin, Capability::Bpf, Capability::Perfmon];
+/// Seeing events.
+const NEEDED_FOR_EVENTS: [Capability; 2] = [Capability::Bpf, Capability::Perfmon];
+/// What an agent needs for as long as it runs, as far as it has it: interfaces, namespaces and modules come and go, and policies
+/// are read anew.
+const KEPT: [Capability; 6] = [
+    Capability::NetAdmin,
+    Capability::SysAdmin,
+    Capability::Bpf,
+    Capability::Perfmon,
+    Capability::SysPtrace,
+    Capability::DacReadSearch,
+];
 
 /// Fails with the names of the capabilities that are missing.
 pub(super) fn require(command: &str) -> Result<(), Failure> {
     require_all(command, &NEEDED)
 }
 
-/// The same for other capabilities.
-pub(super) fn require_all(command: &str, needed: &[Capability]) -> Result<(), Failure> {
+/// The same for what only sees events.
+pub(super) fn require_for_events(command: &str) -> Result<(), Failure> {
+    require_all(command, &NEEDED_FOR_EVENTS)
+}
+
+/// Sees to it that `run` has what it needs for a backend, and no more than that from now on.
+pub(super) fn prepare_run(backend: BackendChoice) -> Result<(), Failure> {
+    match backend {
+        BackendChoice::Auto | BackendChoice::HsCtrl => require("run")?,
+        BackendChoice::Tc | BackendChoice::Observe => require_all("run", &NEEDED_FOR_TC)?,
+    }
+    // What it takes to raise the limit is not kept.
+    object::raise_memory_limit();
+    privileges::keep_only(&KEPT).map_err(|error| Failure::not_so(format!("let go of capabilities: {error}")))
+}
+
+fn require_all(command: &str, needed: &[Capability]) -> Result<(), Failure> {
     let missing = Capabilities::effective().missing(needed);
     if missing.is_empty() {
         return Ok(());

@@ -20,6 +20,7 @@ use super::{
     control::{self, Request},
     conversion::{self, Conversion},
     names::Names,
+    notify::ServiceManager,
     publish::Publisher,
     reconcile::Reconciliation,
     status::{AgentStatus, NotShown, Reload, Status, VERSION},
@@ -168,6 +169,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         publisher: Publisher::new(),
         reconciliation: Reconciliation::start(),
         conversion: Conversion::default(),
+        manager: ServiceManager::of_environment(),
         _lock: lock,
     };
     // After the policy for flows: what it denies is not to be converted first.
@@ -182,6 +184,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         generation: agent.enforcer.generation(),
         adopted: agent.enforcer.adopted(),
     });
+    agent.tell_ready();
     agent.serve(signals, listener, monitor, source, &mut tell).await
 }
 
@@ -226,6 +229,7 @@ struct Agent {
     publisher: Publisher,
     reconciliation: Option<Reconciliation>,
     conversion: Conversion,
+    manager: ServiceManager,
     _lock: AgentLock,
 }
 
@@ -240,6 +244,14 @@ impl Agent {
         {
             warn!("messages of the BPF side are not shown: {error}");
         }
+    }
+
+    /// Tells the service manager that the policy is in force, and which.
+    fn tell_ready(&self) {
+        let (generation, backend) = (self.enforcer.generation(), self.enforcer.backend());
+        let refused = self.last_reload.as_ref().filter(|reload| reload.generation.is_none());
+        let refused = refused.map(|reload| format!("; refused: {}", reload.problems.join("; ")));
+        self.manager.ready(&format!("generation {generation} by {backend}{}", refused.unwrap_or_default()));
     }
 
     async fn serve(
@@ -283,6 +295,7 @@ impl Agent {
                 _ = signals.interrupt.recv() => break,
             }
         }
+        self.manager.stopping();
         // A client finds at once that none listens.
         let _ = std::fs::remove_file(self.options.enforce.places.control_socket());
         server.stop().await;
@@ -333,6 +346,7 @@ impl Agent {
 
     /// Tells what came of a reload, to whoever runs this and to those who read events.
     fn announce(&mut self, reload: &Reload, source: &mut EventSource, tell: &mut impl FnMut(Notice<'_>)) {
+        self.tell_ready();
         tell(Notice::Reloaded(reload));
         let result = if reload.generation.is_some() { PolicyResult::Reloaded } else { PolicyResult::Refused };
         let generation = self.enforcer.generation();
@@ -371,6 +385,7 @@ impl Agent {
 
     /// Reads the policy anew. One that is refused changes nothing.
     fn reload(&mut self) -> Reload {
+        self.manager.reloading();
         let result = self.load().and_then(|loaded| self.put_into_force(&loaded));
         release_memory();
         self.note(result)

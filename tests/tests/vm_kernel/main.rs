@@ -1,6 +1,8 @@
 //! What a kernel has, what privileges it takes to work with it, and what systemd is told, in a guest of `cargo xtask test`.
 
 mod features;
+mod notify;
+mod privileges;
 
 use std::env;
 use std::process::ExitCode;
@@ -14,10 +16,16 @@ const NOT_A_GUEST: &str = "needs the VM: cargo xtask test";
 
 type Test = fn(&str) -> Result<()>;
 
-const TESTS: [(&str, Test); 4] = [
+const TESTS: [(&str, Test); 9] = [
     ("features::each_line_is_right", features::each_line),
     ("features::without_privileges_what_is_not_known_is_told", features::unprivileged),
     ("features::nothing_is_loaded_or_left", features::nothing_left),
+    ("privileges::the_stated_ones_are_enough", privileges::enough),
+    ("privileges::each_is_needed", privileges::each_is_needed),
+    ("privileges::of_other_commands", privileges::other_commands),
+    ("privileges::the_rest_is_dropped", privileges::rest_is_dropped),
+    ("notify::systemd_is_told", notify::systemd_is_told),
+    // Last, since it takes the module away.
     ("features::without_the_module", features::without_module),
 ];
 
