@@ -68,6 +68,13 @@ impl Capabilities {
     }
 }
 
+/// Whether probes need `CAP_SYS_ADMIN`: kernels of some distributions (Debian, Android) know a level of
+/// `kernel.perf_event_paranoid` above Linux' own, at which `CAP_PERFMON` opens no probe.
+pub fn probes_need_more() -> bool {
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    level.ok().and_then(|level| level.trim().parse::<i32>().ok()).is_some_and(|level| level > 2)
+}
+
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()

@@ -32,7 +32,9 @@ pub(super) fn require(command: &str) -> Result<(), Failure> {
 
 /// The same for what only sees events.
 pub(super) fn require_for_events(command: &str) -> Result<(), Failure> {
-    require_all(command, &NEEDED_FOR_EVENTS)
+    let needed: &[_] =
+        if privileges::probes_need_more() { &[Capability::SysAdmin] } else { &NEEDED_FOR_EVENTS };
+    require_all(command, needed)
 }
 
 /// Sees to it that `run` has what it needs for a backend, and no more than that from now on.
