@@ -9,7 +9,7 @@ use crate::{cargo, setup};
 const HELP: &str = "\
 Measures smc-agent in the running kernel. Needs root, and the BPF side built from source.
 
-Usage: cargo xtask bench policy|events|convert [--quick] [-o text|json]
+Usage: cargo xtask bench policy|events|convert|enforce [--quick] [-o text|json]
 
 Options:
   --quick       small lists, few rounds, not optimised: to see that it works, not to measure
@@ -31,8 +31,8 @@ pub(crate) fn main(mut args: lexopt::Parser) -> Result<bool> {
             other => return Err(other.unexpected().into()),
         }
     }
-    let Some(what @ ("policy" | "events" | "convert")) = what.as_deref() else {
-        bail!("what is to be measured? `policy`, `events` and `convert` are known\n\n{HELP}");
+    let Some(what @ ("policy" | "events" | "convert" | "enforce")) = what.as_deref() else {
+        bail!("what is to be measured? `policy`, `events`, `convert` and `enforce` are known\n\n{HELP}");
     };
     if !matches!(output.as_str(), "text" | "json") {
         bail!("-o takes text or json, not `{output}`");

@@ -32,6 +32,7 @@ use crate::{
         btf::BtfError,
         features::Features,
         hooks::{self, Missing},
+        object,
     },
     netlink::link::{self, LinkChange, LinkMonitor},
     policy::{self, LoadError, Loaded},
@@ -191,6 +192,8 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
 /// Removes the folders again that a start in vain made. Where anything is enforced the folder of pins is not empty, and
 /// everything stays.
 fn leave_nothing(places: &Places) {
+    // The next start removes what this leaves of it.
+    let _ = places.of_object(object::UNFINISHED).remove();
     if std::fs::remove_dir(&places.pins).is_ok() {
         // What cannot be removed is empty, too.
         enforce::remove_state(places, &mut enforce::Detached::default());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use smc_agent_tests::agent::{self, Agent};
+use smc_agent_tests::netns::NetNs;
 use smc_agent_tests::pair::{Kind, Pair, run};
 use smc_agent_tests::wait::wait_until;
 
@@ -250,12 +251,12 @@ pub(crate) fn other_commands(kernel: &str) -> Result<()> {
         }
     }
     if matches!(kernel, "6.12" | "7.3") {
-        // Conversion by bpf is put into force and taken away again.
-        for words in [
-            &["convert", "on", "--netns", "/proc/1/ns/net", "--yes"][..],
-            &["convert", "status"],
-            &["detach"],
-        ] {
+        // Conversion by bpf is put into force and taken away again. (To look at a namespace that only processes have would
+        // take CAP_SYS_PTRACE.)
+        let netns = NetNs::create("converted")?;
+        let path = netns.path().display().to_string();
+        for words in [&["convert", "on", "--netns", &path, "--yes"][..], &["convert", "status"], &["detach"]]
+        {
             let finished = agent::command_limited(words, &numbers(&both))?;
             ensure!(finished.code == Some(0), "{words:?}: {finished:?}");
         }
