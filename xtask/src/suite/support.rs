@@ -112,6 +112,20 @@ impl Proofs {
         }
     }
 
+    /// Reads what [`Self::text`] wrote.
+    fn read(text: &str) -> Self {
+        let mut tests = BTreeMap::new();
+        for line in text.lines() {
+            let mut words = line.split('\t').map(str::to_owned);
+            if let (Some(kernel), Some(target), Some(test), Some(outcome)) =
+                (words.next(), words.next(), words.next(), words.next())
+            {
+                tests.insert((kernel, target, test), outcome == "passed");
+            }
+        }
+        Self { tests }
+    }
+
     /// A line for each test: kernel, target, name, outcome.
     fn text(&self) -> String {
         self.tests.iter().fold(String::new(), |mut text, ((kernel, target, test), passed)| {
@@ -196,9 +210,17 @@ fn unproved(proofs: &Proofs, present: &str, whole: bool) -> Vec<String> {
 /// Holds the README's table against what a run proved, or writes it if [`UPDATE`] is set. `whole`: all tests on all kernels ran;
 /// else only the cells are looked at whose tests ran. That more is proved than claimed is only told.
 pub(super) fn check(proofs: &Proofs, whole: bool) -> Result<()> {
-    let root = cargo::workspace()?;
-    fs::write(cargo::target_dir()?.join("proved.tsv"), proofs.text())?;
-    check_file(&root.join("README.md"), proofs, whole, std::env::var_os(UPDATE).is_some())
+    let update = std::env::var_os(UPDATE).is_some();
+    let record = cargo::target_dir()?.join("proved.tsv");
+    let mut all = Proofs::read(&fs::read_to_string(&record).unwrap_or_default());
+    if whole {
+        all.tests.clear();
+    }
+    all.tests.extend(proofs.tests.clone());
+    fs::write(&record, all.text())?;
+    // What several partial runs proved together may be written. A check takes this run's word alone.
+    let proofs = if update { &all } else { proofs };
+    check_file(&cargo::workspace()?.join("README.md"), proofs, whole, update)
 }
 
 fn check_file(path: &Path, proofs: &Proofs, whole: bool, update: bool) -> Result<()> {
@@ -250,6 +272,12 @@ mod tests {
         // One of several is not enough.
         let one = proofs(&[(Kernel::V7_3, "vm", "hs_ctrl::a_client_rule", true)]);
         assert_eq!(of(&table(&one, &BTreeMap::new(), true), "7.3", "Enforce by `hs-ctrl`"), NOT_PROVED);
+    }
+
+    #[test]
+    fn the_record_is_read_as_it_is_written() {
+        let proofs = proofs(&[NAMED, (Kernel::V7_3, "vm", "x", false)]);
+        assert_eq!(Proofs::read(&proofs.text()).tests, proofs.tests);
     }
 
     #[test]
