@@ -2,6 +2,7 @@
 //! machine does is in all figures alike.
 
 #![expect(clippy::cast_precision_loss, reason = "figures are rounded")]
+#![expect(clippy::cast_possible_truncation, reason = "random numbers below a bound")]
 
 mod connections;
 mod lab;

@@ -1,4 +1,4 @@
-//! Tells the service manager how the agent is: sd_notify(3), a datagram to the socket that `NOTIFY_SOCKET` names. Without the
+//! Tells the service manager how the agent is: `sd_notify(3)`, a datagram to the socket that `NOTIFY_SOCKET` names. Without the
 //! variable nobody is told.
 
 use std::{

@@ -30,7 +30,7 @@ fn needs(features: &[Feature], ids: &[&str]) -> Found {
 pub(super) fn abilities(seen: &Seen, features: &[Feature]) -> Vec<Ability> {
     let hs_ctrl = enforce_hs_ctrl(seen, features);
     let tc = enforce_tc(seen, features);
-    let fallbacks = told(seen, hooks::NO_FALLBACKS, fallback_way(features));
+    let fallbacks = told(seen, hooks::NO_FALLBACKS, Some(fallback_way(features)));
     let names = rule_names(&[&hs_ctrl, &tc], &fallbacks);
     let mut abilities = vec![
         ability("enforce-hs-ctrl", "enforce by hs-ctrl", hs_ctrl),
@@ -139,9 +139,9 @@ fn told(seen: &Seen, kind: &'static str, way: Option<String>) -> Found {
     }
 }
 
-fn fallback_way(features: &[Feature]) -> Option<String> {
+fn fallback_way(features: &[Feature]) -> String {
     let tracepoint = found(features, "tracepoint-smc_switch_to_fallback").0 == State::Yes;
-    Some(if tracepoint { "by the tracepoint" } else { "by probes, after they happened" }.to_owned())
+    if tracepoint { "by the tracepoint" } else { "by probes, after they happened" }.to_owned()
 }
 
 fn rule_names(enforce: &[&Found], fallbacks: &Found) -> Found {
