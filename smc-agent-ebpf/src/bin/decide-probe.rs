@@ -251,15 +251,16 @@ static SMC_OPTION: [u8; 6] = [0xfe, 0x06, 0xe2, 0xd4, 0xc3, 0xd9];
 
 /// Puts the SMC option into the SYNs of plain TCP sockets.
 #[sock_ops]
+#[expect(clippy::needless_pass_by_value, reason = "so the macro calls it")]
 pub fn probe_smc_option(ctx: SockOpsContext) -> u32 {
     /// SYN among the flags of TCP (RFC 9293, section 3.1).
     const SYN: u32 = 0x02;
-    let flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG as i32;
+    let flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG.cast_signed();
     // SAFETY: the context is what the kernel gave to this program.
     let flags = unsafe { (*ctx.ops).skb_tcp_flags };
     match ctx.op() {
-        BPF_SOCK_OPS_TCP_CONNECT_CB => drop(ctx.set_cb_flags(ctx.cb_flags() as i32 | flag)),
-        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => drop(ctx.set_cb_flags(ctx.cb_flags() as i32 & !flag)),
+        BPF_SOCK_OPS_TCP_CONNECT_CB => drop(ctx.set_cb_flags(ctx.cb_flags().cast_signed() | flag)),
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => drop(ctx.set_cb_flags(ctx.cb_flags().cast_signed() & !flag)),
         BPF_SOCK_OPS_HDR_OPT_LEN_CB if flags & SYN != 0 => {
             // SAFETY: the context is the kernel's.
             unsafe { bpf_reserve_hdr_opt(ctx.ops, SMC_OPTION.len() as u32, 0) };
