@@ -90,8 +90,11 @@ impl Namespace {
         }
     }
 
-    /// Runs `job` in a thread that has entered it.
+    /// Runs `job` in it: in a thread that has entered it, unless the calling thread is there already.
     pub(crate) fn enter<T: Send>(&self, job: impl FnOnce() -> T + Send) -> io::Result<T> {
+        if own_inode()? == self.inode {
+            return Ok(job());
+        }
         entered(self.open()?, job).map_err(|error| {
             io::Error::new(error.kind(), format!("enter {self}: {error} (CAP_SYS_ADMIN is needed)"))
         })

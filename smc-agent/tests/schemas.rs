@@ -7,6 +7,7 @@ use smc_agent::{
     convert::{ConvertRecord, ConvertStatus},
     daemon::{Reload, Status},
     enforce::{Detached, PolicyRecord},
+    features::Report,
     tail::counts::Top,
     trace::{
         Event, EventStats,
@@ -37,5 +38,6 @@ fn the_checked_in_schemas_are_those_of_the_types() -> Result<(), Box<dyn std::er
     check("detach", &schema_for!(Detached))?;
     check("convert-status", &schema_for!(ConvertStatus))?;
     check("convert-record", &schema_for!(ConvertRecord))?;
+    check("features", &schema_for!(Report))?;
     check("policy-record", &schema_for!(PolicyRecord))
 }

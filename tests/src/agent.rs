@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,8 +57,24 @@ impl Agent {
         Self::start_program(&binary()?, arguments)
     }
 
+    /// The same with these capabilities only and with more variables in its environment.
+    pub fn start_limited<A: AsRef<OsStr>>(
+        arguments: &[A],
+        capabilities: &[u8],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
+        let mut command = prepare(&binary()?, arguments);
+        command.envs(variables.iter().copied());
+        limit(&mut command, capabilities);
+        Self::from_command(&mut command)
+    }
+
     fn start_program<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> Result<Self> {
-        let mut child = spawn(program, arguments)?;
+        Self::from_command(&mut prepare(program, arguments))
+    }
+
+    fn from_command(command: &mut Command) -> Result<Self> {
+        let mut child = spawn(command)?;
         let lines = Lines::default();
         let mut readers = Vec::new();
         readers.extend(child.stdout.take().map(|stream| collect(stream, Arc::clone(&lines))));
@@ -155,14 +172,43 @@ impl Drop for Agent {
     }
 }
 
-fn spawn<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> Result<Child> {
-    Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", program.display()))
+fn prepare<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))
+}
+
+/// Leaves a command, which root runs, these capabilities (by their numbers) and no others, and the usual room for locked
+/// memory.
+fn limit(command: &mut Command, capabilities: &[u8]) {
+    /// What Linux gave a process before 5.16, and Debian before that version.
+    const LOCKED_MEMORY: libc::rlim_t = 64 << 10;
+    /// More than any kernel knows.
+    const LAST: u8 = 63;
+    let dropped: Vec<libc::c_ulong> =
+        (0..=LAST).filter(|number| !capabilities.contains(number)).map(libc::c_ulong::from).collect();
+    let before_exec = move || {
+        let limit = libc::rlimit { rlim_cur: LOCKED_MEMORY, rlim_max: LOCKED_MEMORY };
+        // SAFETY: `limit` outlives the call.
+        if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for number in &dropped {
+            // SAFETY: plain numbers. The kernel does not know all of them.
+            if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, *number, 0, 0, 0) } != 0
+                && io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+            {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(before_exec) };
 }
 
 fn collect(stream: impl Read + Send + 'static, lines: Lines) -> JoinHandle<()> {
@@ -196,7 +242,18 @@ pub struct Finished {
 
 /// Runs one of the agent's commands to its end, in the calling thread's network namespace.
 pub fn command<A: AsRef<OsStr>>(arguments: &[A]) -> Result<Finished> {
-    let mut child = spawn(&binary()?, arguments)?;
+    run_command(&mut prepare(&binary()?, arguments))
+}
+
+/// The same with these capabilities only.
+pub fn command_limited<A: AsRef<OsStr>>(arguments: &[A], capabilities: &[u8]) -> Result<Finished> {
+    let mut command = prepare(&binary()?, arguments);
+    limit(&mut command, capabilities);
+    run_command(&mut command)
+}
+
+fn run_command(command: &mut Command) -> Result<Finished> {
+    let mut child = spawn(command)?;
     let streams = [Lines::default(), Lines::default()];
     let [stdout, stderr] = &streams;
     let mut readers: Vec<_> = [

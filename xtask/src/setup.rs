@@ -65,7 +65,8 @@ const KERNEL_TOOLS: [Tool; 9] = [
 const KERNEL_LIBRARIES: [(&str, &str); 2] =
     [("libelf-dev", "libelf.h"), ("libssl-dev", "openssl/opensslv.h")];
 
-const BENCH_TOOLS: [Tool; 2] = [
+const BENCH_TOOLS: [Tool; 3] = [
+    tool("iptables", &["iptables"], "takes the option out of SYNs, to compare"),
     tool("ipset", &["ipset"], "loads the same list, to compare"),
     tool("nftables", &["nft"], "loads the same list, to compare"),
 ];

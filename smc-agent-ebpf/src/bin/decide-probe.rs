@@ -37,9 +37,14 @@ mod table;
 
 use aya_ebpf::{
     Global,
+    bindings::{
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_HDR_OPT_LEN_CB, BPF_SOCK_OPS_TCP_CONNECT_CB,
+        BPF_SOCK_OPS_WRITE_HDR_OPT_CB, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG,
+    },
     btf_maps::{Array, LpmTrie, lpm_trie::Key},
-    macros::{btf_map, classifier},
-    programs::TcContext,
+    helpers::{bpf_reserve_hdr_opt, bpf_store_hdr_opt},
+    macros::{btf_map, classifier, sock_ops},
+    programs::{SockOpsContext, TcContext},
 };
 use smc_agent_common::{
     Address, Decision, EventKind, Flow, OwnerSeen, Role, Verdict,
@@ -239,6 +244,36 @@ pub fn probe_event(_: TcContext) -> i32 {
         }
         Some(u64::from(index))
     })
+}
+
+/// The SMC option (RFC 7609, appendix A): kind, length, "SMCR" in EBCDIC.
+static SMC_OPTION: [u8; 6] = [0xfe, 0x06, 0xe2, 0xd4, 0xc3, 0xd9];
+
+/// Puts the SMC option into the SYNs of plain TCP sockets.
+#[sock_ops]
+#[expect(clippy::needless_pass_by_value, reason = "so the macro calls it")]
+pub fn probe_smc_option(ctx: SockOpsContext) -> u32 {
+    /// SYN among the flags of TCP (RFC 9293, section 3.1).
+    const SYN: u32 = 0x02;
+    let flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG.cast_signed();
+    // SAFETY: the context is what the kernel gave to this program.
+    let flags = unsafe { (*ctx.ops).skb_tcp_flags };
+    match ctx.op() {
+        BPF_SOCK_OPS_TCP_CONNECT_CB => drop(ctx.set_cb_flags(ctx.cb_flags().cast_signed() | flag)),
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB => drop(ctx.set_cb_flags(ctx.cb_flags().cast_signed() & !flag)),
+        BPF_SOCK_OPS_HDR_OPT_LEN_CB if flags & SYN != 0 => {
+            // SAFETY: the context is the kernel's.
+            unsafe { bpf_reserve_hdr_opt(ctx.ops, SMC_OPTION.len() as u32, 0) };
+        }
+        BPF_SOCK_OPS_WRITE_HDR_OPT_CB if flags & SYN != 0 => {
+            // SAFETY: the context is the kernel's, and the option is as long as is said.
+            unsafe {
+                bpf_store_hdr_opt(ctx.ops, SMC_OPTION.as_ptr().cast(), SMC_OPTION.len() as u32, 0);
+            };
+        }
+        _ => {}
+    }
+    1
 }
 
 #[cfg(not(test))]

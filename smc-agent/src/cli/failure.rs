@@ -6,7 +6,7 @@ use crate::{
     convert::ConvertError,
     daemon::{ClientError, DaemonError},
     enforce::{EnforceError, LockError},
-    kernel::convert::ConvertBpfError,
+    kernel::{convert::ConvertBpfError, object},
     policy::LoadError,
 };
 
@@ -110,6 +110,12 @@ impl From<ConvertError> for Failure {
     }
 }
 
+/// Whether the kernel refused something for want of privileges.
+fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
+    let denied = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES));
+    error.downcast_ref::<io::Error>().is_some_and(denied) || error.source().is_some_and(is_denied)
+}
+
 impl From<DaemonError> for Failure {
     fn from(error: DaemonError) -> Self {
         match error {
@@ -122,6 +128,16 @@ impl From<DaemonError> for Failure {
             | DaemonError::NothingToObserve
             | DaemonError::NoFallbacks(_)
             | DaemonError::Enforce(EnforceError::NoBackend(_)) => Self::unsupported(error.to_string()),
+            DaemonError::Enforce(EnforceError::Object(ref cause)) if is_denied(cause) => {
+                // What else it takes was asked for before.
+                let why = if object::memory_is_limited() {
+                    "; CAP_SYS_RESOURCE missing, or `ulimit -l unlimited` before: before 5.11 the kernel counts maps \
+                     as locked memory"
+                } else {
+                    ""
+                };
+                Self::unprivileged(format!("{error}{why}"))
+            }
             DaemonError::Enforce(_)
             | DaemonError::Netlink(_)
             | DaemonError::Watch(_)

@@ -5,6 +5,7 @@ mod convert;
 mod detach;
 mod exec;
 mod failure;
+mod features;
 mod monitor;
 mod policy;
 mod privileges;
@@ -82,6 +83,8 @@ enum Command {
     Reload(OutputArguments),
     /// Show what is enforced, and how; works without a running agent too
     Status(OutputArguments),
+    /// Show what this kernel has, since which version, and what works here; changes nothing
+    Features(features::FeaturesArguments),
     /// Turn TCP sockets of programs into SMC ones: what is, and quick switches
     #[command(subcommand)]
     Convert(convert::ConvertCommand),
@@ -149,6 +152,7 @@ fn run_command(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Detach(arguments) => detach::detach(&places, arguments.output),
         Command::Reload(arguments) => reload::reload(&places, arguments.output),
         Command::Status(arguments) => status::status(&places, arguments.output),
+        Command::Features(arguments) => features::features(&arguments),
         Command::Convert(command) => convert::convert(&places, command),
         Command::Exec(arguments) => exec::exec(&places, &arguments),
         Command::Policy(command) => policy::policy(&places, command),

@@ -69,7 +69,7 @@ pub(super) fn run(places: Places, arguments: &RunArguments) -> Result<ExitCode, 
     let limits = Limits { table_memory: arguments.max_table_memory, ..Limits::default() };
     // The policy first: what is wrong with it can be said without privileges.
     crate::policy::load(&arguments.policy, &limits)?;
-    privileges::require("run")?;
+    privileges::prepare_run(arguments.backend, &arguments.scope)?;
     let options = RunOptions {
         enforce: enforce::Options {
             places,

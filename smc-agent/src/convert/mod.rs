@@ -17,5 +17,6 @@ pub use life::{
 };
 pub use record::{ConvertRecord, ConvertRuleRecord, FormerSysctl, Mechanism, Switch, SwitchRecord, Target};
 pub use status::{ConvertRuleStatus, ConvertStatus, SwitchStatus};
+pub(crate) use sysctl::SYSCTL as TCP2SMC;
 pub use sysctl::{SysctlError, check as check_sysctl};
 pub use warnings::warnings;

@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{enforce::at, netns};
 
-const SYSCTL: &str = "/proc/sys/net/smc/tcp2smc";
+/// The sysctl.
+pub(crate) const SYSCTL: &str = "/proc/sys/net/smc/tcp2smc";
 
 /// Why sysctls are not as they should be.
 #[derive(Debug, Error)]

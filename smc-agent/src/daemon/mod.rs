@@ -5,6 +5,7 @@ mod client;
 mod control;
 mod conversion;
 mod names;
+mod notify;
 mod observe;
 mod publish;
 mod query;

@@ -21,6 +21,7 @@ use super::{
     control::{self, Request},
     conversion::{self, Conversion},
     names::Names,
+    notify::ServiceManager,
     publish::Publisher,
     reconcile::Reconciliation,
     smc_module::SmcModule,
@@ -33,6 +34,7 @@ use crate::{
         btf::BtfError,
         features::{Features, Smc},
         hooks::{self, Missing},
+        object,
     },
     netlink::{
         link::{LinkChange, LinkMonitor},
@@ -185,6 +187,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         publisher: Publisher::new(),
         reconciliation: Reconciliation::start(is_there),
         conversion: Conversion::default(),
+        manager: ServiceManager::of_environment(),
         _lock: lock,
     };
     // After the policy for flows: what it denies is not to be converted first.
@@ -199,12 +202,15 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
         generation: agent.enforcer.generation(),
         adopted: agent.enforcer.adopted(),
     });
+    agent.tell_ready();
     agent.serve(signals, listener, monitor, module, source, &mut tell).await
 }
 
 /// Removes the folders again that a start in vain made. Where anything is enforced the folder of pins is not empty, and
 /// everything stays.
 fn leave_nothing(places: &Places) {
+    // The next start removes what this leaves of it.
+    let _ = places.of_object(object::UNFINISHED).remove();
     if std::fs::remove_dir(&places.pins).is_ok() {
         // What cannot be removed is empty, too.
         enforce::remove_state(places, &mut enforce::Detached::default());
@@ -243,6 +249,7 @@ struct Agent {
     publisher: Publisher,
     reconciliation: Option<Reconciliation>,
     conversion: Conversion,
+    manager: ServiceManager,
     _lock: AgentLock,
 }
 
@@ -257,6 +264,14 @@ impl Agent {
         {
             warn!("messages of the BPF side are not shown: {error}");
         }
+    }
+
+    /// Tells the service manager that the policy is in force, and which.
+    fn tell_ready(&self) {
+        let (generation, backend) = (self.enforcer.generation(), self.enforcer.backend());
+        let refused = self.last_reload.as_ref().filter(|reload| reload.generation.is_none());
+        let refused = refused.map(|reload| format!("; refused: {}", reload.problems.join("; ")));
+        self.manager.ready(&format!("generation {generation} by {backend}{}", refused.unwrap_or_default()));
     }
 
     async fn serve(
@@ -310,6 +325,7 @@ impl Agent {
                 _ = signals.interrupt.recv() => break,
             }
         }
+        self.manager.stopping();
         // A client finds at once that none listens.
         let _ = std::fs::remove_file(self.options.enforce.places.control_socket());
         server.stop().await;
@@ -360,6 +376,7 @@ impl Agent {
 
     /// Tells what came of a reload, to whoever runs this and to those who read events.
     fn announce(&mut self, reload: &Reload, source: &mut EventSource, tell: &mut impl FnMut(Notice<'_>)) {
+        self.tell_ready();
         tell(Notice::Reloaded(reload));
         let result = if reload.generation.is_some() { PolicyResult::Reloaded } else { PolicyResult::Refused };
         let generation = self.enforcer.generation();
@@ -400,6 +417,7 @@ impl Agent {
 
     /// Reads the policy anew. One that is refused changes nothing.
     fn reload(&mut self) -> Reload {
+        self.manager.reloading();
         let result = self.load().and_then(|loaded| self.put_into_force(&loaded));
         release_memory();
         self.note(result)

@@ -1,5 +1,7 @@
 //! Taking everything of the agent out of the kernel again. It goes on after an error, and reports all.
 
+use std::path::Path;
+
 use super::{
     PolicyRecord,
     active::visit_leftovers,
@@ -54,8 +56,9 @@ pub fn detach(places: &Places) -> Detached {
         Ok(false) => {}
         Err(error) => report.problems.push(format!("{what}: {error}")),
     };
-    // Without BTF, or without SMC, nothing can be registered.
-    if let Ok(features) = Features::of_running_kernel(false)
+    // Where there is nothing to select with, or no BTF, nothing can be registered.
+    if Path::new(hs_ctrl::SYSCTL).exists()
+        && let Ok(features) = Features::of_running_kernel(false)
         && let Ok(btf) = &features.smc_btf
     {
         match Registered::all(btf) {

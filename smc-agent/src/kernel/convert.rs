@@ -124,7 +124,7 @@ impl Prepared {
     /// Loads the object and has the kernel accept the program, with maps pinned in `folder`.
     pub fn new(folder: &Path, btf: &Btf) -> Result<Self, ConvertBpfError> {
         let function = btf.find(FUNCTION, Kind::Func).ok_or(ConvertBpfError::NoFunction)?;
-        let (ebpf, loader) = load(folder, btf)?;
+        let (ebpf, loader) = load(Some(folder), btf)?;
         let socket = loader.modify_return(SOCKET_PROGRAM, function).map_err(ConvertBpfError::Program)?;
         Ok(Self { _ebpf: ebpf, loader, socket })
     }
@@ -154,17 +154,27 @@ fn pin(link: &OwnedFd, path: &Path) -> Result<(), ConvertBpfError> {
     sys::pin(link.as_fd(), path).map_err(io_failed(format!("pin {}", path.display())))
 }
 
-fn load(folder: &Path, btf: &Btf) -> Result<(Ebpf, Loader), ConvertBpfError> {
+/// Has the kernel verify the program that converts, and attaches it nowhere.
+pub fn try_load(btf: &Btf) -> Result<(), ConvertBpfError> {
+    let function = btf.find(FUNCTION, Kind::Func).ok_or(ConvertBpfError::NoFunction)?;
+    let (_ebpf, loader) = load(None, btf)?;
+    loader.modify_return(SOCKET_PROGRAM, function).map_err(ConvertBpfError::Program).map(drop)
+}
+
+/// Loads the object. Its maps are pinned below `folder`; without one they go with it.
+fn load(folder: Option<&Path>, btf: &Btf) -> Result<(Ebpf, Loader), ConvertBpfError> {
     let offsets = offsets::of_convert(btf)?;
-    let maps = folder.join(MAPS);
-    fs::create_dir_all(&maps).map_err(io_failed(format!("make {}", maps.display())))?;
     let mut loader = EbpfLoader::new();
     loader.btf(None);
     for (name, offset) in &offsets {
         loader.override_global(name, offset, true);
     }
-    for name in PINNED {
-        loader.map_pin_path(name, maps.join(name));
+    if let Some(folder) = folder {
+        let maps = folder.join(MAPS);
+        fs::create_dir_all(&maps).map_err(io_failed(format!("make {}", maps.display())))?;
+        for name in PINNED {
+            loader.map_pin_path(name, maps.join(name));
+        }
     }
     let ebpf = loader.load(BYTES)?;
     let loader = Loader::new(BYTES, &ebpf).map_err(ConvertBpfError::Loader)?;
@@ -376,7 +386,7 @@ pub struct Probe {
 impl Probe {
     /// Loads it, with maps pinned in `folder`, and follows cgroups for as long as this lives.
     pub fn new(folder: &Path, btf: &Btf) -> Result<Self, ConvertBpfError> {
-        let (ebpf, loader) = load(folder, btf)?;
+        let (ebpf, loader) = load(Some(folder), btf)?;
         let program = loader.raw_tracepoint(SOCKET_PROGRAM).map_err(ConvertBpfError::Loader)?;
         let mut groups = Vec::new();
         for (name, tracepoint) in GROUP_PROGRAMS {

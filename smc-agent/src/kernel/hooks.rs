@@ -38,57 +38,115 @@ pub struct Missing {
 }
 
 /// Where a program is attached.
-#[derive(Clone, Copy)]
-enum Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A raw tracepoint.
     RawTracepoint(&'static str),
+    /// A probe of a function.
     Function(&'static str),
+}
+
+impl Place {
+    /// Its name in the kernel.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RawTracepoint(name) | Self::Function(name) => name,
+        }
+    }
 }
 
 /// A program and where it belongs.
 struct Hook {
     program: &'static str,
     place: Place,
+    /// The first version of Linux that has the place.
+    since: &'static str,
 }
 
-const fn tracepoint(program: &'static str, name: &'static str) -> Hook {
-    Hook { program, place: Place::RawTracepoint(name) }
+const fn tracepoint(program: &'static str, name: &'static str, since: &'static str) -> Hook {
+    Hook { program, place: Place::RawTracepoint(name), since }
 }
 
-const fn function(program: &'static str, name: &'static str) -> Hook {
-    Hook { program, place: Place::Function(name) }
+const fn function(program: &'static str, name: &'static str, since: &'static str) -> Hook {
+    Hook { program, place: Place::Function(name), since }
 }
 
 /// Fallbacks as the kernel tells them.
-const FALLBACKS: [Hook; 1] = [tracepoint("smc_fallback", "smc_switch_to_fallback")];
+const FALLBACKS: [Hook; 1] = [tracepoint("smc_fallback", "smc_switch_to_fallback", "5.16")];
 /// Fallbacks where it comes by after them. (The server's hook is that of its failed handshakes, too.)
-const FALLBACKS_AFTERWARDS: [Hook; 1] = [function("smc_client_settled", "smc_copy_sock_settings_to_clc")];
-const CLIENT_FAILURES: [Hook; 1] = [function("smc_client_failed", "smc_connect_decline_fallback")];
-const SERVER_FAILURES: [Hook; 1] = [function("smc_server_settled", "smc_listen_out")];
-const LINKS: [Hook; 1] = [tracepoint("smc_link_down", "smcr_link_down")];
+const FALLBACKS_AFTERWARDS: [Hook; 1] =
+    [function("smc_client_settled", "smc_copy_sock_settings_to_clc", "4.11")];
+const CLIENT_FAILURES: [Hook; 1] = [function("smc_client_failed", "smc_connect_decline_fallback", "4.18")];
+const SERVER_FAILURES: [Hook; 1] = [function("smc_server_settled", "smc_listen_out", "4.18")];
+const LINKS: [Hook; 1] = [tracepoint("smc_link_down", "smcr_link_down", "5.16")];
 /// The first one first: without it, an owner would outlive its socket.
 const OWNERS: [Hook; 3] = [
-    function("smc_owner_release", "smc_release"),
-    function("smc_owner_connect", "smc_connect"),
-    function("smc_owner_listen", "smc_listen"),
+    function("smc_owner_release", "smc_release", "4.11"),
+    function("smc_owner_connect", "smc_connect", "4.11"),
+    function("smc_owner_listen", "smc_listen", "4.11"),
 ];
-const OWNERS_OF_UNUSED: [Hook; 1] = [function("smc_owner_socket", "smc_create_clcsk")];
+const OWNERS_OF_UNUSED: [Hook; 1] = [function("smc_owner_socket", "smc_create_clcsk", "6.11")];
 
-const NO_FALLBACKS: &str = "fallbacks";
-const NO_CLIENT_FAILURES: &str = "failed handshakes of clients";
-const NO_SERVER_FAILURES: &str = "failed handshakes of servers";
-const NO_LINKS: &str = "links that go down";
-const NO_OWNERS: &str = "owners of connections";
-const NO_OWNERS_OF_UNUSED: &str = "owners of sockets that fall back before they connect (6.11 and later)";
+/// What [`Missing::what`] says where fallbacks are missing; the same for the others.
+pub const NO_FALLBACKS: &str = "fallbacks";
+/// Handshakes that fail at the client's side.
+pub const NO_CLIENT_FAILURES: &str = "failed handshakes of clients";
+/// Handshakes that fail at the server's side.
+pub const NO_SERVER_FAILURES: &str = "failed handshakes of servers";
+/// Links of SMC-R.
+pub const NO_LINKS: &str = "links that go down";
+/// Whose a connection is.
+pub const NO_OWNERS: &str = "owners of connections";
+/// Whose a socket is that never connected.
+pub const NO_OWNERS_OF_UNUSED: &str = "owners of sockets that fall back before they connect (6.11 and later)";
+
+/// All hooks there are, each once.
+fn hooks() -> impl Iterator<Item = &'static Hook> {
+    [&FALLBACKS, &LINKS, &FALLBACKS_AFTERWARDS, &CLIENT_FAILURES, &SERVER_FAILURES, &OWNERS_OF_UNUSED]
+        .into_iter()
+        .flatten()
+        .chain(&OWNERS)
+}
+
+/// Where programs of this agent can be attached, and the first version of Linux that has the place.
+pub fn places() -> impl Iterator<Item = (Place, &'static str)> {
+    hooks().map(|hook| (hook.place, hook.since))
+}
+
+/// What came of a trial of every hook.
+#[derive(Debug)]
+pub struct Survey {
+    /// Of each place of [`places`], whether its program could be attached, or why not.
+    pub places: Vec<(Place, Result<(), String>)>,
+    /// What an agent would miss.
+    pub missing: Vec<Missing>,
+}
+
+/// Attaches every program there is once, for as long as `ebpf` lives.
+pub fn survey(ebpf: &mut Ebpf, features: &Features) -> Survey {
+    let places: Vec<_> = hooks().map(|hook| (hook.place, attach_one(ebpf, hook))).collect();
+    let found = |hook: &Hook| {
+        let of_hook = places.iter().find(|(place, _)| *place == hook.place);
+        of_hook.map_or(Ok(()), |(_, result)| result.clone())
+    };
+    let missing = attach_by(features, found);
+    Survey { places, missing }
+}
 
 /// Attaches all that this kernel takes. Says what it does not.
 pub fn attach(ebpf: &mut Ebpf, features: &Features) -> Vec<Missing> {
+    attach_by(features, |hook| attach_one(ebpf, hook))
+}
+
+/// What is missing where `attach_one` tells what becomes of each hook.
+fn attach_by(features: &Features, mut attach_one: impl FnMut(&Hook) -> Result<(), String>) -> Vec<Missing> {
     let mut missing = Vec::new();
     if let Err(why) = &features.smc_offsets {
         missing.push(Missing { what: NO_FALLBACKS, why: why.clone() });
         return missing;
     }
     let mut attach = |what: &'static str, hooks: &[Hook]| {
-        let failed = hooks.iter().find_map(|hook| attach_one(ebpf, hook).err());
+        let failed = hooks.iter().find_map(|hook| attach_one(hook).err());
         let is_there = failed.is_none();
         missing.extend(failed.map(|why| Missing { what, why }));
         is_there

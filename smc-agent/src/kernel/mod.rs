@@ -14,6 +14,7 @@ pub mod object;
 pub mod offsets;
 mod sys;
 pub mod tc;
+pub mod trial;
 
 /// What an error says, and its causes as far as it leaves them out: aya's name the call that failed, not why.
 pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {

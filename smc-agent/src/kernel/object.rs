@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, path::Path};
 
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use sha2::{Digest as _, Sha256};
 
 use super::{maps::PINNED, offsets::Offset};
@@ -30,8 +30,7 @@ pub struct Options<'a> {
 
 /// Loads the maps and prepares the programs; none is in the kernel yet.
 pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
-    // Before 5.11 maps count as locked memory. Where the limit cannot be raised, making the maps fails by itself.
-    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    raise_memory_limit();
     let enforcing = u32::from(options.enforcing);
     let mut loader = EbpfLoader::new();
     // Fields are found by offsets given below: nothing in the object asks for relocation by aya.
@@ -58,6 +57,16 @@ pub fn load(options: &Options<'_>) -> Result<Ebpf, EbpfError> {
         }
     }
     loader.load(BYTES)
+}
+
+/// Before 5.11 maps count as locked memory. Where the limit cannot be raised, making the maps fails by itself.
+pub fn raise_memory_limit() {
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+}
+
+/// Whether [`raise_memory_limit`] did nothing.
+pub fn memory_is_limited() -> bool {
+    getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(limit, _)| limit != RLIM_INFINITY)
 }
 
 /// Name of the folder in which the pins of an object are made before they are complete. (Names with a dot are refused in a

@@ -65,11 +65,7 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> TcError {
 /// Loads both programs and pins them in `folder`.
 pub fn load(ebpf: &mut Ebpf, folder: &Path) -> Result<(), TcError> {
     for (name, _, _) in PROGRAMS {
-        let refused = |source| TcError::Program { program: name, source };
-        let missing = || refused(ProgramError::InvalidName { name: name.to_owned() });
-        let program: &mut SchedClassifier =
-            ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused)?;
-        program.load().map_err(refused)?;
+        let program = load_one(ebpf, name)?;
         if let Some(count) = program.info().ok().and_then(|info| info.verified_instruction_count()) {
             debug!("{name}: the verifier followed {count} instructions");
         }
@@ -79,6 +75,31 @@ pub fn load(ebpf: &mut Ebpf, folder: &Path) -> Result<(), TcError> {
             .map_err(|error| failed(format!("pin {}", path.display()))(io::Error::other(error)))?;
     }
     Ok(())
+}
+
+fn load_one<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, TcError> {
+    let refused = |source| TcError::Program { program: name, source };
+    let missing = || refused(ProgramError::InvalidName { name: name.to_owned() });
+    let program: &mut SchedClassifier =
+        ebpf.program_mut(name).ok_or_else(missing)?.try_into().map_err(refused)?;
+    program.load().map_err(refused)?;
+    Ok(program)
+}
+
+/// Has the kernel verify both programs, and puts them nowhere: they go with `ebpf`.
+pub fn try_load(ebpf: &mut Ebpf) -> Result<(), TcError> {
+    PROGRAMS.iter().try_for_each(|(name, _, _)| load_one(ebpf, name).map(drop))
+}
+
+/// Whether this kernel has tcx; asked of the loopback interface, and needs `CAP_NET_ADMIN`.
+pub fn has_tcx() -> io::Result<bool> {
+    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
+        Ok(_) => Ok(true),
+        Err(ProgramError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::EINVAL) => {
+            Ok(false)
+        }
+        Err(error) => Err(io::Error::other(super::with_causes(&error))),
+    }
 }
 
 /// How programs are put on interfaces.

@@ -12,6 +12,10 @@ const CONTROLLER: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 /// `CTRL_ATTR_FAMILY_ID`, u16.
 const FAMILY_ID: u16 = 1;
+/// `CTRL_ATTR_OPS`: a nest for each command, numbered.
+const OPERATIONS: u16 = 6;
+/// `CTRL_ATTR_OP_ID`, u32.
+const OPERATION_ID: u16 = 1;
 /// `CTRL_ATTR_FAMILY_NAME`, text.
 const FAMILY_NAME: u16 = 2;
 /// `GENL_HDRLEN`: command, version, two reserved bytes.
@@ -66,6 +70,23 @@ impl FamilySocket {
         }
     }
 
+    /// The numbers of the commands that the family knows on this kernel.
+    pub fn commands(family: &Family) -> Result<Vec<u32>> {
+        let mut socket = Socket::open(Protocol::Generic)?;
+        let request = request(CONTROLLER, GET_FAMILY, 2, "look up the commands of a generic netlink family");
+        let mut commands = Vec::new();
+        let answer = socket.request(&request.text(FAMILY_NAME, family.name), |message| {
+            commands.extend(operations(message)?);
+            Ok(())
+        });
+        match answer {
+            Err(error) if error.errno() == Some(Errno::ENOENT) => {
+                Err(Error::NoFamily { described: family.described, since: family.since })
+            }
+            answer => answer.map(|()| commands),
+        }
+    }
+
     /// The beginning of a request; attributes can be added.
     pub fn prepare(&self, command: Command) -> Request {
         request(self.id, command.number, self.version, command.what)
@@ -95,6 +116,16 @@ fn request(family: u16, command: u8, version: u8, what: &'static str) -> Request
 
 fn family_id(message: &Message<'_>) -> Result<Option<u16>> {
     message.attributes(HEADER_LEN).find(FAMILY_ID)?.map(|attribute| attribute.u16()).transpose()
+}
+
+fn operations(message: &Message<'_>) -> Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    if let Some(nest) = message.attributes(HEADER_LEN).find(OPERATIONS)? {
+        for operation in nest.nested() {
+            numbers.extend(operation?.nested().find(OPERATION_ID)?.map(|id| id.u32()).transpose()?);
+        }
+    }
+    Ok(numbers)
 }
 
 /// A command that the family does not know is EOPNOTSUPP.
@@ -130,6 +161,7 @@ mod tests {
         let controller =
             Family { name: "nlctrl", version: 2, described: "generic netlink controller", since: "2.6.15" };
         assert_eq!(FamilySocket::open(&controller).unwrap().id, CONTROLLER);
+        assert!(FamilySocket::commands(&controller).unwrap().contains(&u32::from(GET_FAMILY)));
         let missing = Family { name: "no_such_family", described: "such family", ..controller };
         let text = FamilySocket::open(&missing).unwrap_err().to_string();
         assert_eq!(text, "this kernel has no such family (needs 2.6.15; is module smc loaded?)");

@@ -63,6 +63,19 @@ fn ignored(line: &str) -> Option<String> {
     Some(if reason.is_empty() { name.to_owned() } else { format!("{name}: {reason}") })
 }
 
+/// The tests that passed or failed, by name. What a test printed itself does not hide its line.
+pub(crate) fn outcomes(output: &str) -> Vec<(String, bool)> {
+    let outcome = |line: &str| {
+        let (name, state) = line.trim_end_matches('\r').strip_prefix("test ")?.split_once(" ... ")?;
+        match state.trim() {
+            "ok" => Some((name.trim().to_owned(), true)),
+            "FAILED" => Some((name.trim().to_owned(), false)),
+            _ => None,
+        }
+    };
+    output.lines().filter_map(outcome).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +89,13 @@ mod tests {
         assert_eq!(report.counts, Counts { passed: 4, failed: 2, ignored: 2 });
         assert_eq!(report.results, 2);
         assert_eq!(report.ignored, ["b: needs RDMA", "c"]);
+    }
+
+    #[test]
+    fn outcomes_are_read_by_name() {
+        let text =
+            "test a::b      ... ok\r\ntest c ... FAILED\ntest d ... ignored, no\ntest result: ok. 1 passed\n";
+        assert_eq!(outcomes(text), [("a::b".to_owned(), true), ("c".to_owned(), false)]);
     }
 
     #[test]

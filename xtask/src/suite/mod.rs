@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that has to hold, counted.
 
 mod libtest;
+mod support;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write as _};
@@ -20,8 +21,8 @@ use crate::{bpf, cargo, module, programs, setup, sys, vm};
 /// 6.1 conversion by preload.
 fn applies(target: &str, kernel: Kernel) -> bool {
     match kernel {
-        Kernel::V5_10 => target == "vm",
-        Kernel::V6_1 => matches!(target, "vm" | CONVERT),
+        Kernel::V5_10 => matches!(target, "vm" | "vm_kernel"),
+        Kernel::V6_1 => matches!(target, "vm" | "vm_kernel" | CONVERT),
         Kernel::V6_12 | Kernel::V7_3 => true,
     }
 }
@@ -43,6 +44,7 @@ struct Step {
 #[derive(Default)]
 struct Suite {
     steps: Vec<Step>,
+    proofs: support::Proofs,
 }
 
 impl Suite {
@@ -209,6 +211,7 @@ fn vm_tests(suite: &mut Suite, options: &Options) {
         };
         let wanted = |name: &str| options.target.as_ref().is_none_or(|target| target == name);
         for (name, file) in tests.iter().filter(|(name, _)| wanted(name) && applies(name, *kernel)) {
+            let mut said = (Vec::new(), false);
             suite.counted(&format!("vm {kernel} {name}"), || {
                 let mut programs = programs.clone();
                 programs.push(vm::Program { name: "vm-tests".to_owned(), file: file.clone() });
@@ -223,8 +226,11 @@ fn vm_tests(suite: &mut Suite, options: &Options) {
                 }
                 let outcome = vm::run(&request, &programs)?;
                 let code = (outcome.code != 0).then(|| format!("exit code {}", outcome.code));
+                // A test that failed makes the code 101, and speaks for itself; what else went wrong speaks against all.
+                said = (libtest::outcomes(&outcome.output), outcome.problem.is_none());
                 Ok((outcome.output, outcome.problem.or(code)))
             });
+            suite.proofs.add(*kernel, name, &said.0, said.1);
         }
     }
 }
@@ -302,6 +308,11 @@ pub(crate) fn main(args: lexopt::Parser) -> Result<bool> {
     }
     if !options.kernels.is_empty() {
         vm_tests(&mut suite, &options);
+        let proofs = std::mem::take(&mut suite.proofs);
+        let whole = options.target.is_none()
+            && options.filter.is_none()
+            && Kernel::ALL.iter().all(|kernel| options.kernels.contains(kernel));
+        suite.single("support table", || support::check(&proofs, whole));
     }
     Ok(report(&suite))
 }

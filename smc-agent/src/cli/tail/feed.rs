@@ -98,7 +98,7 @@ fn is_gone(error: &ClientError) -> bool {
 
 /// Sees events without an agent.
 async fn alone(intake: &mut Intake, sink: &mut impl Sink) -> Result<(), Failure> {
-    privileges::require("seeing events without an agent")?;
+    privileges::require_for_events("seeing events without an agent")?;
     let mut observer = Observer::start(ObserveOptions { load_module: true, event_rate: 0 })?;
     sink.tell("no agent runs: seeing what happens from now on; no rules, and nothing of the past");
     for missing in observer.missing() {

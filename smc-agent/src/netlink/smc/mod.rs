@@ -55,6 +55,39 @@ const ENABLE_HS_LIMITATION: Command =
 const DISABLE_HS_LIMITATION: Command =
     Command { number: 18, what: "disable the handshake limitation", since: "5.18" };
 
+/// All commands that this program uses.
+const COMMANDS: [Command; 18] = [
+    GET_SYSTEM_INFO,
+    GET_RDMA_LINK_GROUPS,
+    GET_LINKS,
+    GET_ISM_LINK_GROUPS,
+    GET_ISM_DEVICES,
+    GET_RDMA_DEVICES,
+    GET_STATISTICS,
+    GET_FALLBACK_STATS,
+    DUMP_USER_EIDS,
+    ADD_USER_EID,
+    REMOVE_USER_EID,
+    FLUSH_USER_EIDS,
+    DUMP_SEID,
+    ENABLE_SEID,
+    DISABLE_SEID,
+    DUMP_HS_LIMITATION,
+    ENABLE_HS_LIMITATION,
+    DISABLE_HS_LIMITATION,
+];
+
+/// The commands that this program uses, and whether the running kernel knows each.
+pub fn commands() -> Result<Vec<(Command, bool)>> {
+    let known = FamilySocket::commands(&FAMILY)?;
+    Ok(COMMANDS.map(|command| (command, known.contains(&u32::from(command.number)))).into())
+}
+
+/// The commands that this program uses, on whichever kernel.
+pub fn wanted_commands() -> &'static [Command] {
+    &COMMANDS
+}
+
 /// `SMC_GEN_SYS_INFO`: the nest around an entry of [`GET_SYSTEM_INFO`].
 const NEST_SYSTEM_INFO: u16 = 1;
 /// `SMC_GEN_LGR_SMCR`.

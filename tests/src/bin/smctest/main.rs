@@ -38,6 +38,8 @@ smctest ueid list | add EID | del EID | flush
 smctest pnet list | add ID eth INTERFACE | add ID ib DEVICE [PORT] | del ID | flush
 smctest fallbacks [--json]    the kernel's own count of fallbacks
 smctest info [--json]         what the kernel says of its SMC: version, EIDs, handshake limitation
+smctest programs [--json]     BPF programs whose names begin with smc_ or hs_: runs and nanoseconds, while
+                              kernel.bpf_stats_enabled is 1
 All take --netns NS. Exit codes: 0 well (data intact); 1 not; 2 usage.";
 
 fn main() -> ExitCode {
@@ -74,6 +76,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
         ["diag"] => tables::sockets(arguments.json)?,
         ["fallbacks"] => tables::fallbacks(arguments.json)?,
         ["info"] => tables::info(arguments.json)?,
+        ["programs"] => tables::programs(arguments.json)?,
         ["ueid", ref rest @ ..] => tables::user_eids(rest)?,
         ["pnet", ref rest @ ..] => tables::pnet(rest)?,
         _ => return Err(arguments::Usage(format!("unknown command {:?}", words.join(" "))).into()),

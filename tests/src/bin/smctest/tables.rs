@@ -1,6 +1,8 @@
 //! The commands that show and change what the kernel's SMC knows.
 
-use anyhow::Result;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use smc_agent::netlink::diag::{self, SmcSocket};
 use smc_agent::netlink::pnet::{PnetDevice, PnetTable};
@@ -144,6 +146,30 @@ pub(crate) fn pnet(words: &[&str]) -> Result<()> {
         _ => {
             let usage = "pnet: list, add ID eth INTERFACE, add ID ib DEVICE [PORT], del ID or flush";
             return Err(Usage(usage.to_owned()).into());
+        }
+    }
+    Ok(())
+}
+
+/// What programs of the agent took, by the kernel's own statistics.
+pub(crate) fn programs(json: bool) -> Result<()> {
+    for program in aya::programs::loaded_programs() {
+        let program = program?;
+        let name = program.name_as_str().unwrap_or_default().to_owned();
+        if !name.starts_with("smc_") && !name.starts_with("hs_") {
+            continue;
+        }
+        let fd = program.fd()?;
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()))?;
+        let number = |key: &str| -> Result<u64> {
+            let line = info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            Ok(line.with_context(|| format!("no {key}"))?.trim().parse()?)
+        };
+        let (runs, time) = (number("run_cnt")?, number("run_time_ns")?);
+        if json {
+            println!("{}", json!({ "name": name, "runs": runs, "nanoseconds": time }));
+        } else {
+            println!("{name}: {runs} runs, {time} ns");
         }
     }
     Ok(())
