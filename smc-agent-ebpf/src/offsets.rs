@@ -66,6 +66,22 @@ offsets! {
     OFF_SMC_USE_FALLBACK;
     /// `struct smc_sock`: `fallback_rsn` (int).
     OFF_SMC_FALLBACK_RSN;
+    /// `struct smc_sock`: `conn` (a structure).
+    OFF_SMC_CONN;
+    /// `struct smc_sock`: `conn.lgr` (pointer).
+    OFF_SMC_CONN_LGR;
+    /// `struct smc_sock`: `conn.lnk` (pointer).
+    OFF_SMC_CONN_LNK;
+    /// `struct smc_sock`: `conn.alert_token_local` (u32).
+    OFF_SMC_CONN_TOKEN;
+    /// `struct smc_link_group`: `is_smcd` (bool).
+    OFF_LGR_IS_SMCD;
+    /// `struct smc_link_group`: `smcd` (pointer), or [`ABSENT`].
+    OFF_LGR_SMCD;
+    /// `struct smcd_dev`: `dibs` (pointer), or [`ABSENT`].
+    OFF_SMCD_DIBS;
+    /// `struct dibs_dev`: `dev.kobj.name` (pointer to text), or [`ABSENT`].
+    OFF_DIBS_NAME;
     /// `struct smc_link`: `lgr` (pointer).
     OFF_LNK_LGR;
     /// `struct smc_link`: `ibname` (text).

@@ -154,7 +154,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     if let Some(watch) = &mut watch {
         watch.renew(paths(&options.sources).chain(paths(loaded.policy.files())))?;
     }
-    let source = EventSource::new(enforcer.ebpf_mut(), options.enforce.event_rate != 0)?;
+    let mut source = EventSource::new(enforcer.ebpf_mut(), options.enforce.event_rate != 0)?;
     let mut agent = Agent {
         options,
         enforcer,
@@ -176,6 +176,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     drop(loaded);
     release_memory();
     agent.start_tracing();
+    source.believe_owners_from_now();
     tell(Notice::Started {
         backend: agent.enforcer.backend(),
         candidates: agent.enforcer.candidates(),

@@ -7,7 +7,7 @@ use aya::{
     maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
     programs::{KProbe, ProgramError, RawTracePoint},
 };
-use smc_agent_common::{Counter, Event, Rate, RateKey};
+use smc_agent_common::{Counter, Event, Owner, Rate, RateKey};
 use thiserror::Error;
 
 use super::{features::Features, sys, why_refused, with_causes};
@@ -72,19 +72,28 @@ const OWNERS: [Hook; 3] = [
     function("smc_owner_listen", "smc_listen"),
 ];
 const OWNERS_OF_UNUSED: [Hook; 1] = [function("smc_owner_socket", "smc_create_clcsk")];
+const OPTIONS: [Hook; 1] = [function("smc_owner_option", "smc_setsockopt")];
+const SETUPS: [Hook; 1] = [function("smc_given_up", "smc_conn_free")];
 
 const NO_FALLBACKS: &str = "fallbacks";
 const NO_CLIENT_FAILURES: &str = "failed handshakes of clients";
 const NO_SERVER_FAILURES: &str = "failed handshakes of servers";
 const NO_LINKS: &str = "links that go down";
 const NO_OWNERS: &str = "owners of connections";
-const NO_OWNERS_OF_UNUSED: &str = "owners of sockets that fall back before they connect (6.11 and later)";
+const NO_OWNERS_OF_UNUSED: &str = "owners of sockets that were not connected (6.11 and later)";
+const NO_OPTIONS: &str = "which side falls back by an option";
+const NO_SETUPS: &str = "version and device of a connection that fails while it is set up";
 
 /// Attaches all that this kernel takes. Says what it does not.
 pub fn attach(ebpf: &mut Ebpf, features: &Features) -> Vec<Missing> {
     let mut missing = Vec::new();
     if let Err(why) = &features.smc_offsets {
         missing.push(Missing { what: NO_FALLBACKS, why: why.clone() });
+        return missing;
+    }
+    // Before anything is recorded: what an agent before this one recorded holds no longer.
+    if let Err(error) = forget_owners(ebpf) {
+        missing.push(Missing { what: NO_OWNERS, why: error.to_string() });
         return missing;
     }
     let mut attach = |what: &'static str, hooks: &[Hook]| {
@@ -96,6 +105,10 @@ pub fn attach(ebpf: &mut Ebpf, features: &Features) -> Vec<Missing> {
     // Owners first, so that the first event may have one.
     if attach(NO_OWNERS, &OWNERS) {
         attach(NO_OWNERS_OF_UNUSED, &OWNERS_OF_UNUSED);
+        attach(NO_OPTIONS, &OPTIONS);
+        if features.link_offsets.is_ok() {
+            attach(NO_SETUPS, &SETUPS);
+        }
     }
     let server = attach(NO_SERVER_FAILURES, &SERVER_FAILURES);
     if features.fallback_tracepoint {
@@ -113,9 +126,26 @@ pub fn attach(ebpf: &mut Ebpf, features: &Features) -> Vec<Missing> {
         missing.push(Missing { what: NO_FALLBACKS, why: why.to_owned() });
     }
     if let Err(why) = &features.link_offsets {
-        missing.push(Missing { what: NO_LINKS, why: why.clone() });
+        missing.extend([NO_LINKS, NO_SETUPS].map(|what| Missing { what, why: why.clone() }));
     }
     missing
+}
+
+/// Empties the map of owners.
+fn forget_owners(ebpf: &mut Ebpf) -> Result<(), HooksError> {
+    const MAP: &str = "OWNERS";
+    let failed = |source| HooksError::Map { map: MAP, source };
+    let map = ebpf.map_mut(MAP).ok_or(HooksError::NoMap(MAP))?;
+    let mut owners: HashMap<_, u64, Plain<Owner>> = map.try_into().map_err(failed)?;
+    let sockets: Vec<u64> = owners.keys().collect::<Result<_, _>>().map_err(failed)?;
+    for socket in sockets {
+        match owners.remove(&socket) {
+            // Pushed out meanwhile.
+            Ok(()) | Err(MapError::KeyNotFound) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
 }
 
 /// Whether fallbacks are among what is missing.
@@ -173,6 +203,8 @@ struct Plain<T>(T);
 unsafe impl Pod for Plain<RateKey> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<Rate> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Owner> {}
 
 impl EventMaps {
     /// Takes the ring buffer and the maps beside it out of the object.

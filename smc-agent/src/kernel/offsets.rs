@@ -58,6 +58,22 @@ const LINK: &[Field] = &[
     Field("OFF_LGR_NET", "smc_link_group", "net"),
 ];
 
+/// Fields of connections that are being set up, for events of those that fail.
+const SETUP: &[Field] = &[
+    Field("OFF_SMC_CONN", "smc_sock", "conn"),
+    Field("OFF_SMC_CONN_LGR", "smc_sock", "conn.lgr"),
+    Field("OFF_SMC_CONN_LNK", "smc_sock", "conn.lnk"),
+    Field("OFF_SMC_CONN_TOKEN", "smc_sock", "conn.alert_token_local"),
+    Field("OFF_LGR_IS_SMCD", "smc_link_group", "is_smcd"),
+];
+
+/// Where the names of devices of SMC-D are: elsewhere before 6.18.
+const SETUP_OPTIONAL: &[Field] = &[
+    Field("OFF_LGR_SMCD", "smc_link_group", "smcd"),
+    Field("OFF_SMCD_DIBS", "smcd_dev", "dibs"),
+    Field("OFF_DIBS_NAME", "dibs_dev", "dev.kobj.name"),
+];
+
 /// Fields of links that older kernels lack.
 const LINK_OPTIONAL: &[Field] = &[Field("OFF_LNK_CONN_CNT", "smc_link", "conn_cnt")];
 
@@ -100,10 +116,12 @@ pub fn of_convert(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
     resolve(btf, CONVERT)
 }
 
-/// The offsets of SMC's links.
+/// The offsets of SMC's links, and of connections that are to use them.
 pub fn of_links(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
     let mut offsets = resolve(btf, LINK)?;
+    offsets.extend(resolve(btf, SETUP)?);
     offsets.extend(resolve_optional(btf, LINK_OPTIONAL));
+    offsets.extend(resolve_optional(btf, SETUP_OPTIONAL));
     Ok(offsets)
 }
 

@@ -110,6 +110,11 @@ impl EventSource {
         })
     }
 
+    /// Owners in verdicts from before now are not to be believed: to be called once they are recorded.
+    pub fn believe_owners_from_now(&mut self) {
+        self.builder.believe_owners_from_now();
+    }
+
     /// Waits for events, and hands some of them to `take`. Nothing is lost if this is dropped while it waits.
     pub async fn next(
         &mut self,
