@@ -5,5 +5,6 @@ pub mod agent;
 pub mod netns;
 pub mod objects;
 pub mod pair;
+pub mod peer;
 pub mod setup;
 pub mod wait;

@@ -6,7 +6,7 @@ mod pattern;
 mod socket;
 
 pub use end::{End, Mode, Report, client, server};
-pub use socket::{Connecting, Kind, Listener, Stream};
+pub use socket::{Connecting, Kind, Listener, Listening, Stream};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,6 +35,8 @@ pub struct Pair {
     pub client: Kind,
     /// Where the server listens; port 0 lets the kernel choose.
     pub address: SocketAddr,
+    /// How the server listens.
+    pub listening: Listening,
     /// How the client connects.
     pub connecting: Connecting,
     /// How much data goes each way, in bytes.
@@ -54,6 +56,7 @@ impl Pair {
             server,
             client,
             address,
+            listening: Listening::default(),
             connecting: Connecting::default(),
             bytes: DEFAULT_BYTES,
             server_netns: None,
@@ -95,9 +98,9 @@ pub fn run(pair: &Pair) -> Result<Ends> {
     let limit = Limit::new(pair.timeout);
     let (listening, address) = mpsc::channel();
     let server = in_thread(pair.server_netns.clone(), limit.clone(), {
-        let (kind, address, limit) = (pair.server, pair.address, limit.clone());
+        let (pair, limit) = (pair.clone(), limit.clone());
         move || {
-            let listener = Listener::bind(kind, address, 8)?;
+            let listener = Listener::bind_with(pair.server, pair.address, 8, &pair.listening)?;
             // The receiver is gone only when the whole has given up.
             let _ = listening.send(listener.local()?);
             end::server(&listener.accept(&limit)?, &limit)

@@ -12,6 +12,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         server: arguments.server,
         client: arguments.client,
         address: arguments.address(),
+        listening: arguments.listening.clone(),
         connecting: arguments.connecting.clone(),
         bytes: arguments.bytes,
         server_netns: arguments.server_netns.clone(),
