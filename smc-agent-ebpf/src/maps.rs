@@ -46,7 +46,7 @@ pub static REFUSALS: LruHashMap<RefusalKey, Refusal, 16384> = LruHashMap::new();
 pub static SCOPE: HashMap<u32, u8, 16384> = HashMap::new();
 
 #[btf_map]
-pub static EVENTS: RingBuf<(), { 1 << 22 }> = RingBuf::new();
+pub static EVENTS: RingBuf<(), { 1 << 24 }> = RingBuf::new();
 
 /// Whose sockets are, by the address of their `struct smc_sock`, and by that of the `struct sock` of their internal socket.
 /// What is missed while no agent runs, such as that a socket is closed, makes it wrong: an agent that starts empties it, and

@@ -30,6 +30,8 @@ offsets! {
     OFF_SKC_DPORT;
     /// `struct sock`: `__sk_common.skc_net.net` (pointer).
     OFF_SKC_NET;
+    /// `struct inet_sock`: `inet_sport` (be16).
+    OFF_INET_SPORT;
     /// `struct net`: `ns.inum` (u32).
     OFF_NET_INUM;
     /// `struct tcp_sock`: `segs_out` (u32).

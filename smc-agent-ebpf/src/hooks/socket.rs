@@ -6,7 +6,8 @@ use crate::{
     kernel::{Endpoints, read},
     maps::OWNERS,
     offsets::{
-        OFF_SK_ERR, OFF_SKC_STATE, OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS, OFF_SOCKET_SK,
+        OFF_INET_SPORT, OFF_SK_ERR, OFF_SKC_STATE, OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS,
+        OFF_SOCKET_SK,
     },
 };
 
@@ -33,7 +34,11 @@ impl Socket {
     pub fn of(smc: *const u8) -> Option<Self> {
         let socket: *const u8 = read(smc, &OFF_SMC_CLCSOCK)?;
         let sk: *const u8 = read(socket, &OFF_SOCKET_SK)?;
-        let ends = Endpoints::of(sk)?;
+        let mut ends = Endpoints::of(sk)?;
+        if ends.local_port == 0 {
+            // A connection that was reset has given its port back, and still knows which it was.
+            ends.local_port = u16::from_be(read(sk, &OFF_INET_SPORT)?);
+        }
         let listener: *const u8 = read(smc, &OFF_SMC_LISTEN)?;
         let role = if listener.is_null() { Role::Client } else { Role::Server };
         Some(Self { smc, sk, listener, role, ends })

@@ -1,16 +1,16 @@
 //! What events come from: programs on tracepoints and functions of SMC, for as long as the object that they are of lives.
 
-use std::{collections::BTreeMap, os::fd::AsFd as _};
+use std::collections::BTreeMap;
 
 use aya::{
     Ebpf, Pod,
-    maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    maps::{HashMap, Map, MapData, MapError, PerCpuArray},
     programs::{KProbe, ProgramError, RawTracePoint},
 };
-use smc_agent_common::{Counter, Event, Owner, Rate, RateKey};
+use smc_agent_common::{Counter, Owner, Rate, RateKey};
 use thiserror::Error;
 
-use super::{features::Features, sys, why_refused, with_causes};
+use super::{features::Features, ring::Ring, why_refused, with_causes};
 
 /// Why nothing can be traced.
 #[derive(Debug, Error)]
@@ -208,20 +208,16 @@ unsafe impl Pod for Plain<Owner> {}
 
 impl EventMaps {
     /// Takes the ring buffer and the maps beside it out of the object.
-    pub fn take(ebpf: &mut Ebpf) -> Result<(RingBuf<MapData>, Self), HooksError> {
-        let ring = take(ebpf, "EVENTS")?;
+    pub fn take(ebpf: &mut Ebpf) -> Result<(Ring, Self), HooksError> {
+        const MAP: &str = "EVENTS";
+        let map = match ebpf.take_map(MAP).ok_or(HooksError::NoMap(MAP))? {
+            Map::RingBuf(map) => Ring::new(map).map_err(MapError::from),
+            _ => Err(MapError::InvalidMapType { map_type: 0 }),
+        };
+        let ring = map.map_err(|source| HooksError::Map { map: MAP, source })?;
         let counters = take(ebpf, "COUNTERS")?;
         let rates = take(ebpf, "RATES")?;
         Ok((ring, Self { counters, rates }))
-    }
-
-    /// Records that were read from the buffer since it was made, by whichever agent.
-    pub fn taken(&self, ring: &RingBuf<MapData>) -> Result<u64, HooksError> {
-        /// A record is preceded by 8 bytes (`BPF_RINGBUF_HDR_SZ`, uapi/linux/bpf.h).
-        const RECORD: u64 = size_of::<Event>() as u64 + 8;
-        let position = sys::ring_consumer_position(ring.as_fd())
-            .map_err(|error| HooksError::Map { map: "EVENTS", source: error.into() })?;
-        Ok(position / RECORD)
     }
 
     /// What became of events since the maps were made.

@@ -16,6 +16,7 @@ const KERNEL: &[Field] = &[
     Field("OFF_SKC_NUM", "sock", "__sk_common.skc_num"),
     Field("OFF_SKC_DPORT", "sock", "__sk_common.skc_dport"),
     Field("OFF_SKC_NET", "sock", "__sk_common.skc_net.net"),
+    Field("OFF_INET_SPORT", "inet_sock", "inet_sport"),
     Field("OFF_NET_INUM", "net", "ns.inum"),
     Field("OFF_TP_SEGS_OUT", "tcp_sock", "segs_out"),
     Field("OFF_RSK_SNT_SYNACK", "tcp_request_sock", "snt_synack"),

@@ -104,6 +104,13 @@ impl Builder {
         Event { version: VERSION, time, monotonic, run: self.run, seq: Some(self.seq), kind }
     }
 
+    /// Counts a record of which no event is made.
+    pub(super) fn pass_over(&mut self, record: &common::Event) {
+        const KINDS: std::ops::RangeInclusive<u16> =
+            common::EventKind::Fallback as u16..=common::EventKind::LinkDown as u16;
+        self.seq += u64::from(KINDS.contains(&record.kind));
+    }
+
     /// The event that a record is of; `None` for a kind that this program does not know.
     pub(super) fn event(&mut self, record: &common::Event, names: &mut dyn RuleNames) -> Option<Event> {
         let kind = self.kind(record, names)?;
@@ -215,6 +222,12 @@ impl Builder {
             seen,
         })
     }
+}
+
+/// The event that a record is of, by itself.
+#[cfg(test)]
+pub(crate) fn event_of(record: &common::Event, names: &mut dyn RuleNames) -> Option<Event> {
+    Builder::new().event(record, names)
 }
 
 fn version(number: u8) -> Option<u8> {

@@ -318,7 +318,7 @@ impl Event {
     }
 }
 
-pub(super) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+pub(crate) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
     const AF_INET: u16 = 2;
     if family == AF_INET {
         Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()

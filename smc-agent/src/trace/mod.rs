@@ -10,7 +10,10 @@ mod reader;
 mod render;
 mod source;
 
+#[cfg(test)]
+pub(crate) use builder::event_of;
 pub use builder::{NoNames, RuleNames};
 pub use event::Event;
+pub(crate) use event::address;
 pub use history::{History, HistoryQuery, HistorySize};
 pub use source::{EventSource, EventStats, FallbackCounts, SourceError};

@@ -6,7 +6,7 @@ mod pattern;
 mod socket;
 
 pub use end::{End, Mode, Report, client, server};
-pub use socket::{Connecting, Kind, Listener, Listening, Stream};
+pub use socket::{Connecting, FastOpen, Kind, Listener, Listening, Stream};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -94,12 +94,19 @@ pub struct Connecting {
     pub local: Option<IpAddr>,
     /// Connect without blocking, then wait for the socket to become writable.
     pub non_blocking: bool,
-    /// Set `TCP_FASTOPEN_CONNECT`, which makes an SMC socket fall back.
-    pub fast_open: bool,
-    /// Connect by sending with `MSG_FASTOPEN`, which makes an SMC socket fall back.
-    pub fast_open_message: bool,
+    /// Ask for TCP Fast Open, which makes an SMC socket fall back.
+    pub fast_open: Option<FastOpen>,
     /// Set a policy of `IPsec` for the socket, which makes SMC fall back.
     pub ipsec: bool,
+}
+
+/// How a client asks for TCP Fast Open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastOpen {
+    /// By the option `TCP_FASTOPEN_CONNECT`.
+    Option,
+    /// By sending with `MSG_FASTOPEN` instead of connecting.
+    Message,
 }
 
 /// How to listen.
@@ -121,6 +128,15 @@ fn set_ipsec_policy(descriptor: &OwnedFd, address: IpAddr) -> Result<()> {
     const XFRM_POLICY_OUT: u8 = 1;
     /// `IP_XFRM_POLICY` (`include/uapi/linux/in.h`) and `IPV6_XFRM_POLICY` (`include/uapi/linux/in6.h`).
     const OPTIONS: [libc::c_int; 2] = [17, 35];
+    /// `NETLINK_XFRM` (`include/uapi/linux/netlink.h`).
+    const NETLINK_XFRM: libc::c_int = 6;
+    // Who asks for it has the kernel load the module that understands such policies.
+    // SAFETY: plain numbers.
+    let asked = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_XFRM) };
+    if asked >= 0 {
+        // SAFETY: the descriptor is new and owned by nobody else.
+        drop(unsafe { OwnedFd::from_raw_fd(asked) });
+    }
     let mut policy = [0_u8; SIZE];
     let (family, level, option) = match address {
         IpAddr::V4(_) => (libc::AF_INET, libc::SOL_IP, OPTIONS[0]),
@@ -215,7 +231,7 @@ impl Stream {
             bind(descriptor.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(local, 0)))
                 .with_context(|| format!("cannot bind to {local}"))?;
         }
-        if how.fast_open {
+        if how.fast_open == Some(FastOpen::Option) {
             setsockopt(&descriptor, TcpFastOpenConnect, &true).context("cannot set TCP_FASTOPEN_CONNECT")?;
         }
         if how.ipsec {
@@ -231,7 +247,7 @@ impl Stream {
         }
         let begin = Instant::now();
         let address = SockaddrStorage::from(peer);
-        let connected = if how.fast_open_message {
+        let connected = if how.fast_open == Some(FastOpen::Message) {
             sendto(descriptor.as_raw_fd(), &[], &address, MsgFlags::from_bits_retain(libc::MSG_FASTOPEN))
                 .map(drop)
         } else {

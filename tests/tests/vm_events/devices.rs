@@ -109,9 +109,15 @@ pub(crate) fn link_down(scene: &mut Scene) -> Result<()> {
     // Both ends of the link are here: a link group for each.
     let links = Smc::open()?.links()?;
     ensure!(links.len() == 2, "{links:#?}");
-    netns::command("rdma", &["link", "delete", RXE_DEVICE])?;
     let of_links = |events: &[Value]| events.iter().filter(|event| event["event"] == "link_down").count();
-    let events = scene.wait_for("two links went down", |events| of_links(events) >= 2)?;
+    let events = std::thread::scope(|scope| -> Result<_> {
+        // The kernel lets go of a device only once no connection is left on it.
+        let removed = scope.spawn(|| netns::command("rdma", &["link", "delete", RXE_DEVICE]));
+        let events = scene.wait_for("two links went down", |events| of_links(events) >= 2);
+        drop((client, server));
+        removed.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        events
+    })?;
     ensure!(of_links(&events) == 2, "{events:#?}");
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     for (group, link) in &links {
@@ -123,25 +129,23 @@ pub(crate) fn link_down(scene: &mut Scene) -> Result<()> {
         ensure!(event["local_gid"] == "127.0.0.1" && event["peer_gid"] == "127.0.0.1", "{event:#}");
         ensure!(event["connections"] == 1, "{event:#}");
     }
-    drop((client, server));
     Ok(())
 }
 
 /// Link groups are made, and nothing gets through the device.
 pub(crate) fn not_confirmed(scene: &mut Scene) -> Result<()> {
-    let nothing_passes = NotConfirmed::new()?;
+    let _nothing_passes = NotConfirmed::new()?;
     for (kind, non_blocking) in forms()? {
-        let mut pair = fresh(kind, kind, nothing_passes.address());
+        let mut pair = fresh(kind, kind, NotConfirmed::ADDRESS);
         pair.connecting.non_blocking = non_blocking;
         // When both ends give up at once, the kernel takes each one's DECLINE for the other's data: data may be damaged.
         let ends = run(&pair)?;
-        let device = nothing_passes.device();
         for (role, end) in [("client", &ends.client), ("server", &ends.server)] {
             // Who gives up first makes the other end decline.
             ensure!(end.reason == TIMEOUT || end.peer_diagnosis == TIMEOUT, "{ends:?}");
             let by_peer = end.reason != TIMEOUT;
             let code = if by_peer { Expected::declined(TIMEOUT) } else { Expected::code(TIMEOUT) };
-            let expected = Expected { device: Some(device), smc_version: Some(2), ..code };
+            let expected = Expected { device: Some(NotConfirmed::DEVICE), smc_version: Some(2), ..code };
             if role == "client" {
                 scene.expect_client(&ends, &expected)?;
             } else {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use smc_agent_tests::pair::Kind;
+use smc_agent_tests::pair::{FastOpen, Kind};
 
 use crate::provoke::{self, IPSEC, OPTION, PEER_NO_SMC};
 use crate::scene::{
@@ -49,11 +49,11 @@ fn unconnected(scene: &Scene, before: usize) -> Result<Value> {
 /// By an option and by a message, before there is a connection.
 pub(crate) fn fast_open(scene: &mut Scene) -> Result<()> {
     for (kind, non_blocking) in forms()? {
-        for by_message in [false, true] {
+        for how in [FastOpen::Option, FastOpen::Message] {
+            let by_message = how == FastOpen::Message;
             let before = scene.fallbacks()?.len();
             let mut pair = fresh(kind, kind, V4);
-            pair.connecting.fast_open = !by_message;
-            pair.connecting.fast_open_message = by_message;
+            pair.connecting.fast_open = Some(how);
             pair.connecting.non_blocking = non_blocking;
             let ends = run_intact(&pair)?;
             scene.expect_server(&ends, &Expected::code(PEER_NO_SMC))?;

@@ -1,8 +1,9 @@
 //! What makes connections fall back, undone when it is dropped.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use smc_agent::netlink::pnet::{PnetDevice, PnetTable};
@@ -108,8 +109,9 @@ impl SmcR {
 
     pub(crate) fn new() -> Result<Self> {
         let this = if has_dibs() { Self::keep_dibs_away()? } else { Self { _without_dibs: None } };
-        add_soft_roce("lo", RXE_DEVICE)?;
-        wait_for_smc_r()?;
+        // A new one: the link groups of the former have been through other tests.
+        remove_rdma(RXE_DEVICE)?;
+        restore_soft_roce()?;
         Ok(this)
     }
 }
@@ -123,8 +125,10 @@ impl Drop for SmcR {
 
 fn wait_for_smc_r() -> Result<()> {
     wait_until("SMC-R within this host", SOON, || {
-        let ends = run(&Pair::new(Kind::Smc, Kind::Smc, ([127, 0, 0, 1], 0).into()))?;
-        Ok((ends.client.mode == Mode::SmcR).then_some(()))
+        let pair = Pair::new(Kind::Smc, Kind::Smc, ([127, 0, 0, 1], 0).into());
+        // A device that is not ready yet may take a handshake with it.
+        let ends = run(&Pair { timeout: Duration::from_secs(5), ..pair });
+        Ok(ends.is_ok_and(|ends| ends.client.mode == Mode::SmcR).then_some(()))
     })
 }
 
@@ -158,7 +162,7 @@ pub(crate) struct NotConfirmed {
 
 impl NotConfirmed {
     const INTERFACE: &str = "evdummy";
-    const DEVICE: &str = "rxedummy";
+    pub(crate) const DEVICE: &str = "rxedummy";
 
     pub(crate) fn new() -> Result<Self> {
         let without_dibs = has_dibs().then(SmcR::keep_dibs_away).transpose()?;
@@ -174,13 +178,8 @@ impl NotConfirmed {
         Ok(Self { _without_dibs: without_dibs, _network: network })
     }
 
-    pub(crate) fn address(&self) -> IpAddr {
-        [10, 97, 0, 1].into()
-    }
-
-    pub(crate) fn device(&self) -> &'static str {
-        Self::DEVICE
-    }
+    /// Where connections go over it.
+    pub(crate) const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 97, 0, 1));
 }
 
 impl Drop for NotConfirmed {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use lexopt::{Arg, ValueExt as _};
 use smc_agent_tests::netns;
-use smc_agent_tests::pair::{Connecting, DEFAULT_BYTES, DEFAULT_TIMEOUT, Kind, Listening};
+use smc_agent_tests::pair::{Connecting, DEFAULT_BYTES, DEFAULT_TIMEOUT, FastOpen, Kind, Listening};
 
 /// A command line that makes no sense.
 #[derive(Debug)]
@@ -78,8 +78,10 @@ impl Arguments {
                 Arg::Long("port") => parsed.port = parser.value()?.parse()?,
                 Arg::Long("bytes") => parsed.bytes = parser.value()?.parse()?,
                 Arg::Long("local-bind") => parsed.connecting.local = Some(parser.value()?.parse()?),
-                Arg::Long("fastopen-connect") => parsed.connecting.fast_open = true,
-                Arg::Long("fastopen-message") => parsed.connecting.fast_open_message = true,
+                Arg::Long("fastopen-connect") => parsed.connecting.fast_open = Some(FastOpen::Option),
+                Arg::Long("fastopen-message") => {
+                    parsed.connecting.fast_open = Some(FastOpen::Message);
+                }
                 Arg::Long("fastopen-listen") => parsed.listening.fast_open = true,
                 Arg::Long("ipsec-connect") => parsed.connecting.ipsec = true,
                 Arg::Long("ipsec-listen") => parsed.listening.ipsec = true,
