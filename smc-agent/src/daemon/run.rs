@@ -76,6 +76,8 @@ pub enum Notice<'a> {
     Reloaded(&'a Reload),
     /// Something happened to a connection.
     Event(&'a Event),
+    /// That were all events for now.
+    Pause,
 }
 
 /// Why the agent could not start or go on.
@@ -262,7 +264,10 @@ impl Agent {
                 result = source.next(&mut self.names, |event| {
                     tell(Notice::Event(&event));
                     self.publisher.publish(event);
-                }) => result?,
+                }) => {
+                    result?;
+                    tell(Notice::Pause);
+                }
                 changes = next_changes(&mut monitor) => self.follow(changes?),
                 Some(request) = requests.recv() => {
                     detached = self.answer(request, &mut source, tell);
@@ -339,6 +344,7 @@ impl Agent {
         let generation = self.enforcer.generation();
         let event = source.own_event(Kind::Policy { result, generation, problems: reload.problems.clone() });
         tell(Notice::Event(&event));
+        tell(Notice::Pause);
         self.publisher.publish(event);
     }
 

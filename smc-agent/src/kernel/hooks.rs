@@ -1,6 +1,6 @@
 //! What events come from: programs on tracepoints and functions of SMC, for as long as the object that they are of lives.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, os::fd::AsFd as _};
 
 use aya::{
     Ebpf, Pod,
@@ -10,7 +10,7 @@ use aya::{
 use smc_agent_common::{Counter, Owner, Rate, RateKey};
 use thiserror::Error;
 
-use super::{features::Features, ring::Ring, why_refused, with_causes};
+use super::{features::Features, ring::Ring, sys, why_refused, with_causes};
 
 /// Why nothing can be traced.
 #[derive(Debug, Error)]
@@ -173,6 +173,21 @@ fn attach_one(ebpf: &mut Ebpf, hook: &Hook) -> Result<(), String> {
                 .attach(function, 0)
                 .map_err(|error| format!("no probe of function {function}: {}", with_causes(&error)))?;
         }
+    }
+    Ok(())
+}
+
+/// Loads the program for fallbacks without attaching it, and runs it as for the `struct smc_sock` at this address, so many
+/// times.
+pub fn run_fallback(ebpf: &mut Ebpf, smc: u64, code: u32, times: u32) -> Result<(), String> {
+    let [Hook { program: name, .. }] = FALLBACKS;
+    let failed = |error: &(dyn std::error::Error + 'static)| format!("{name}: {}", with_causes(error));
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("no program {name}"))?;
+    let program: &mut RawTracePoint = program.try_into().map_err(|error| failed(&error))?;
+    program.load().map_err(|error| failed(&error))?;
+    let fd = program.fd().map_err(|error| failed(&error))?;
+    for _ in 0..times {
+        sys::run_raw_tracepoint(fd.as_fd(), &[smc, code.into()]).map_err(|error| failed(&error))?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod namespaces;
 mod reader;
 mod render;
 mod source;
+mod writer;
 
 #[cfg(test)]
 pub(crate) use builder::event_of;
@@ -17,3 +18,4 @@ pub use event::Event;
 pub(crate) use event::address;
 pub use history::{History, HistoryQuery, HistorySize};
 pub use source::{EventSource, EventStats, FallbackCounts, SourceError};
+pub use writer::{EventWriter, Format};
