@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 use anyhow::{Context as _, Result};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 /// Where cgroups (version 2) are mounted.
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -195,6 +196,8 @@ struct Load {
 
 fn load_program(instructions: &[Instruction]) -> Result<OwnedFd> {
     let license = c"GPL";
+    // Before 5.11 programs count as locked memory. Where the limit cannot be raised, loading fails by itself.
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let mut log = vec![0_u8; 64 * 1024];
     let mut attributes = Load {
         kind: BPF_PROG_TYPE_SOCK_OPS,

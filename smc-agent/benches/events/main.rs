@@ -10,6 +10,7 @@ mod idle;
 mod probe;
 #[path = "../policy/report.rs"]
 mod report;
+mod uprobe;
 
 use std::{
     cell::Cell,

@@ -5,7 +5,7 @@ mod exchange;
 mod pattern;
 mod socket;
 
-pub use end::{End, Mode, Report, client, server};
+pub use end::{End, Mode, Report, client, look_at, server};
 pub use socket::{Connecting, FastOpen, Kind, Listener, Listening, Stream};
 
 use std::net::SocketAddr;

@@ -1,10 +1,12 @@
 //! Fallbacks for want of a device, an identifier or a link.
 
-use anyhow::{Context as _, Result, ensure};
+use std::net::IpAddr;
+
+use anyhow::{Result, ensure};
 use serde_json::Value;
 use smc_agent::netlink::smc::Smc;
 use smc_agent_tests::netns::{self, NetNs};
-use smc_agent_tests::pair::{Connecting, Kind, Listener, Stream, run};
+use smc_agent_tests::pair::{Connecting, Kind, Listener, Stream, look_at};
 use smc_agent_tests::setup::{RXE_DEVICE, add_soft_roce};
 use smc_agent_tests::wait::Limit;
 
@@ -13,7 +15,8 @@ use crate::provoke::{
     wait_for_rdma,
 };
 use crate::scene::{
-    Expected, SOON, Scene, V4, V6, can_use_smc, connect, forms, fresh, fresh_port, has_dibs, run_intact,
+    Expected, Place, SOON, Scene, V4, V6, can_use_smc, connect, expect_owner, forms, fresh, fresh_port,
+    has_dibs, run_intact,
 };
 
 /// Neither end has a device that the client could propose.
@@ -87,7 +90,7 @@ pub(crate) fn server_without_rdma(scene: &mut Scene) -> Result<()> {
         ensure!(event["netns"] == inode && event["netns_name"] == name, "{event:#}");
         ensure!(event["peer"] == ends.server.peer.to_string(), "{event:#}");
         ensure!(event["device"] == Value::Null && event["smc_version"] == Value::Null, "{event:#}");
-        crate::scene::expect_owner(&event)?;
+        expect_owner(&event)?;
     }
     netns::command("rdma", &["link", "delete", DEVICE])?;
     netns::command("ip", &["link", "delete", "ev0"])?;
@@ -97,32 +100,30 @@ pub(crate) fn server_without_rdma(scene: &mut Scene) -> Result<()> {
 /// The RDMA device of a connection is removed.
 pub(crate) fn link_down(scene: &mut Scene) -> Result<()> {
     let _smc_r = SmcR::new()?;
-    let limit = Limit::new(SOON);
-    let listener = Listener::bind(Kind::Smc, (V4, fresh_port()).into(), 1)?;
-    let address = listener.local()?;
-    let (client, server) = std::thread::scope(|scope| -> Result<_> {
-        let client = scope.spawn(|| Stream::connect(Kind::Smc, address, &Connecting::default(), &limit));
-        let server = listener.accept(&limit)?;
-        let client = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))??.0;
-        Ok((client, server))
-    })?;
+    let (client, server) = open(Kind::Smc, false, V4)?;
     // Both ends of the link are here: a link group for each.
     let links = Smc::open()?.links()?;
     ensure!(links.len() == 2, "{links:#?}");
-    let of_links = |events: &[Value]| events.iter().filter(|event| event["event"] == "link_down").count();
+    // Others went down when the device was made anew for this test.
+    let of_link = |events: &[Value], group: u32| -> Vec<Value> {
+        let id = format!("{group:08x}");
+        let is_it = |event: &&Value| event["event"] == "link_down" && event["link_group"] == id;
+        events.iter().filter(is_it).cloned().collect()
+    };
     let events = std::thread::scope(|scope| -> Result<_> {
         // The kernel lets go of a device only once no connection is left on it.
         let removed = scope.spawn(|| netns::command("rdma", &["link", "delete", RXE_DEVICE]));
-        let events = scene.wait_for("two links went down", |events| of_links(events) >= 2);
+        let events = scene.wait_for("two links went down", |events| {
+            links.iter().all(|(group, _)| !of_link(events, group.id).is_empty())
+        });
         drop((client, server));
         removed.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         events
     })?;
-    ensure!(of_links(&events) == 2, "{events:#?}");
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
     for (group, link) in &links {
-        let id = format!("{:08x}", group.id);
-        let event = events.iter().find(|event| event["link_group"] == id).context("a link without event")?;
+        let found = of_link(&events, group.id);
+        let [event] = &found[..] else { anyhow::bail!("{found:#?}") };
         ensure!(event["device"] == RXE_DEVICE && event["port"] == 1, "{event:#}");
         ensure!(event["smc_version"] == 2 && event["link"] == link.id, "{event:#}");
         ensure!(event["netns"] == inode && event["netns_name"] == Value::Null, "{event:#}");
@@ -132,27 +133,40 @@ pub(crate) fn link_down(scene: &mut Scene) -> Result<()> {
     Ok(())
 }
 
+/// A connection whose ends send nothing.
+fn open(kind: Kind, non_blocking: bool, address: IpAddr) -> Result<(Stream, Stream)> {
+    let limit = Limit::new(SOON);
+    let listener = Listener::bind(kind, (address, fresh_port()).into(), 1)?;
+    let address = listener.local()?;
+    let how = Connecting { non_blocking, ..Connecting::default() };
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| Stream::connect(kind, address, &how, &limit));
+        let server = listener.accept(&limit)?;
+        let client = client.join().map_err(|_| anyhow::anyhow!("the client panicked"))??.0;
+        Ok((client, server))
+    })
+}
+
 /// Link groups are made, and nothing gets through the device.
 pub(crate) fn not_confirmed(scene: &mut Scene) -> Result<()> {
     let _nothing_passes = NotConfirmed::new()?;
     for (kind, non_blocking) in forms()? {
-        let mut pair = fresh(kind, kind, NotConfirmed::ADDRESS);
-        pair.connecting.non_blocking = non_blocking;
-        // When both ends give up at once, the kernel takes each one's DECLINE for the other's data: data may be damaged.
-        let ends = run(&pair)?;
-        for (role, end) in [("client", &ends.client), ("server", &ends.server)] {
+        // No data is sent: when both ends give up at once, the kernel takes each one's DECLINE for the other's data.
+        let (client, server) = open(kind, non_blocking, NotConfirmed::ADDRESS)?;
+        let mut timed_out = 0;
+        for (role, stream) in [("client", &client), ("server", &server)] {
+            let place = Place { role, local: stream.local()?, peer: stream.peer()? };
+            let (_, fallback) = look_at(stream)?;
             // Who gives up first makes the other end decline.
-            ensure!(end.reason == TIMEOUT || end.peer_diagnosis == TIMEOUT, "{ends:?}");
-            let by_peer = end.reason != TIMEOUT;
-            let code = if by_peer { Expected::declined(TIMEOUT) } else { Expected::code(TIMEOUT) };
+            let by_itself = fallback.reason == TIMEOUT;
+            timed_out += u32::from(by_itself);
+            let code = if by_itself { Expected::code(TIMEOUT) } else { Expected::declined(TIMEOUT) };
+            ensure!(fallback.reason == code.code, "{role}: {fallback:?}");
+            ensure!(fallback.peer_diagnosis == code.peer_code.unwrap_or(0), "{role}: {fallback:?}");
             let expected = Expected { device: Some(NotConfirmed::DEVICE), smc_version: Some(2), ..code };
-            if role == "client" {
-                scene.expect_client(&ends, &expected)?;
-            } else {
-                scene.expect_server(&ends, &expected)?;
-            }
+            expect_owner(&scene.expect_fallback(place, &expected)?)?;
         }
-        ensure!(ends.client.reason == TIMEOUT || ends.server.reason == TIMEOUT, "{ends:?}");
+        ensure!(timed_out > 0, "no end gave up by itself");
     }
     Ok(())
 }
