@@ -10,8 +10,8 @@ use smc_agent_tests::pair::{Connecting, Kind, Listener, Stream};
 use smc_agent_tests::peer::{Disguise, message};
 use smc_agent_tests::wait::Limit;
 
-use crate::provoke::{DIFFERENT_NETWORK, NO_DEVICE};
-use crate::scene::{Expected, Place, SOON, Scene, V4, can_use_smc, forms, fresh_port};
+use crate::provoke::{DIFFERENT_NETWORK, NO_DEVICE, NO_RDMA_DEVICE};
+use crate::scene::{Expected, Place, SOON, Scene, V4, can_use_smc, forms, fresh_port, kernel};
 
 /// A code that Linux does not have, as other systems give.
 const FOREIGN: u32 = 0x0301_0042;
@@ -65,7 +65,12 @@ fn client(scene: &mut Scene, kind: Kind, says: &Says) -> Result<()> {
             goes_on(&listener, &mut stream)
         }
         Says::Proposal(proposal) => {
-            let code = if proposal[40] == 127 { NO_DEVICE } else { DIFFERENT_NETWORK };
+            let code = match (proposal[40] == 127, kernel()? >= (5, 16)) {
+                (false, _) => DIFFERENT_NETWORK,
+                (true, true) => NO_DEVICE,
+                // Older kernels name the kind of device that was asked for.
+                (true, false) => NO_RDMA_DEVICE,
+            };
             stream.write_all(proposal)?;
             scene.expect_fallback(place, &Expected::code(code))?;
             // Of the other end's DECLINE only the reason is of interest here: its length depends on the kernel.
