@@ -20,7 +20,7 @@ use crate::{
     emit::{emit, too_many},
     judge::{refusal_of_client, refusal_of_server},
     kernel::{cookie_of_net, net_of_sock, netns_of_sock, read},
-    maps::count,
+    maps::{SETUPS, count},
     offsets::{FALLBACK_BY_PROBE, OFF_SMC_FALLBACK_RSN, OFF_SMC_USE_FALLBACK},
 };
 
@@ -79,6 +79,8 @@ pub fn smc_server_settled(ctx: ProbeContext) -> u32 {
         if socket.state() == Some(TCP_CLOSE) {
             handshake::report(&socket, socket.error());
         }
+        // A connection over the second device that was tried has no use for the first, and nothing else may find it here.
+        let _ = SETUPS.remove(socket.smc as u64);
     }
     0
 }

@@ -103,14 +103,17 @@ pub fn attach(ebpf: &mut Ebpf, features: &Features) -> Vec<Missing> {
         is_there
     };
     // Owners first, so that the first event may have one.
+    let mut removes = false;
     if attach(NO_OWNERS, &OWNERS) {
         attach(NO_OWNERS_OF_UNUSED, &OWNERS_OF_UNUSED);
         attach(NO_OPTIONS, &OPTIONS);
-        if features.link_offsets.is_ok() {
-            attach(NO_SETUPS, &SETUPS);
-        }
+        removes = true;
     }
     let server = attach(NO_SERVER_FAILURES, &SERVER_FAILURES);
+    // What they leave is removed by the programs before, at the end of a client's socket and of a server's handshake.
+    if removes && server && features.link_offsets.is_ok() {
+        attach(NO_SETUPS, &SETUPS);
+    }
     if features.fallback_tracepoint {
         attach(NO_FALLBACKS, &FALLBACKS);
     } else if server {
