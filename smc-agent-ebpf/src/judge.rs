@@ -146,8 +146,8 @@ fn key(ends: &Endpoints, netns: u32) -> RefusalKey {
 
 /// A rule, a role and the event's flags in one number: a function takes five arguments at most.
 #[inline(always)]
-const fn what(rule: u16, role: Role, flags: u8) -> u32 {
-    (rule as u32) << 16 | (role as u32) << 8 | flags as u32
+const fn what(decider: u16, role: Role, flags: u8) -> u32 {
+    (decider as u32) << 16 | (role as u32) << 8 | flags as u32
 }
 
 /// Reports that a rule matched; `what` is as [`what`] makes it.
