@@ -31,6 +31,8 @@ pub enum OwnerSeen {
     Listen = 2,
     /// It connected the socket.
     Connect = 3,
+    /// It asked for TCP Fast Open, which SMC does not do: by an option of the socket, or by `MSG_FASTOPEN`.
+    FastOpen = 4,
 }
 
 /// The process that made, connected or listened on a socket, as it was then.
@@ -48,8 +50,10 @@ pub struct Owner {
     pub comm: [u8; 16],
     /// An [`OwnerSeen`]; 0 if there is no owner.
     pub seen: u8,
+    /// Not 0: it set an option that only listeners have.
+    pub listens: u8,
     /// Always zero: keeps the size a multiple of the alignment without hidden padding.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 6],
 }
 
 const _: () = assert!(size_of::<Owner>() == 40 && align_of::<Owner>() == 8);
@@ -99,7 +103,7 @@ pub struct Event {
     pub link_group: u32,
     /// Of a link: connections on it.
     pub connections: u32,
-    /// Version of SMC, 1 or 2; 0 if it is not known.
+    /// Version of SMC, 1 or 2, of the connection that was being set up, or of the link; 0 if it is not known.
     pub smc_version: u8,
     /// Of a link: the port of its device.
     pub device_port: u8,

@@ -12,18 +12,18 @@ use crate::{
     diagnose,
     emit::emit,
     kernel::Endpoints,
-    maps::{REFUSALS, SCOPE, count},
+    maps::{REFUSALS, SCOPE, copy_owner, count},
     offsets::ENFORCING,
     table::KernelTable,
 };
 
 /// Judges the handshake between `ends`, on which this host has `role`, and counts and reports the verdict.
-/// `answered` is when the first SYN-ACK was sent (`CLOCK_MONOTONIC`, nanoseconds; 0 if not known): an answer that the
-/// table before this one allowed stays allowed.
+/// `sk` is the address of the socket that connects or listens, 0 if it is not known. `answered` is when the first SYN-ACK was
+/// sent (`CLOCK_MONOTONIC`, nanoseconds; 0 if not known): an answer that the table before this one allowed stays allowed.
 ///
 /// Every doubt ends in [`Verdict::Allow`]: the kernel's own default.
 #[inline(always)]
-pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict {
+pub fn judge(ends: &Endpoints, role: Role, sk: u64, answered: u64, netns: u32) -> Verdict {
     let Some(table) = KernelTable::in_force() else {
         count(Counter::Undecided);
         return Verdict::Allow;
@@ -44,12 +44,13 @@ pub fn judge(ends: &Endpoints, role: Role, answered: u64, netns: u32) -> Verdict
         return Verdict::Allow;
     };
     if let Some(shadow) = shadow {
-        report(ends, role as u32, netns, table.slot(), u32::from(shadow) << 8 | u32::from(EVENT_SHADOW));
+        let what = what(shadow, role, EVENT_SHADOW);
+        report(ends, sk, netns, table.slot(), what);
     }
     diagnose::judged(role as u32, port, u32::from(decision.rule), decision.verdict as u32);
     if decision.log {
         let flags = if decision.verdict == Verdict::Deny { EVENT_VERDICT_DENY } else { 0 };
-        report(ends, role as u32, netns, table.slot(), u32::from(decision.rule) << 8 | u32::from(flags));
+        report(ends, sk, netns, table.slot(), what(decision.rule, role, flags));
     }
     if decision.verdict == Verdict::Deny {
         match role {
@@ -158,14 +159,21 @@ fn key(ends: &Endpoints, netns: u32) -> RefusalKey {
     }
 }
 
-/// Reports that a rule matched; `what` is the rule and, in its lowest byte, the event's flags.
+/// A rule, a role and the event's flags in one number: a function takes five arguments at most.
+#[inline(always)]
+const fn what(decider: u16, role: Role, flags: u8) -> u32 {
+    (decider as u32) << 16 | (role as u32) << 8 | flags as u32
+}
+
+/// Reports that a rule matched; `what` is as [`what`] makes it.
 #[inline(never)]
-fn report(ends: &Endpoints, role: u32, netns: u32, slot: u32, what: u32) {
+fn report(ends: &Endpoints, sk: u64, netns: u32, slot: u32, what: u32) {
     let generation = KernelTable::in_slot(slot).map_or(0, |table| table.generation());
-    emit(EventKind::Verdict, ends, role, |event| {
+    emit(EventKind::Verdict, ends, what >> 8 & 0xff, |event| {
         event.generation = generation;
         event.netns = netns;
-        event.rule = (what >> 8) as u16;
+        event.rule = (what >> 16) as u16;
         event.flags = what as u8;
+        copy_owner(sk, &mut event.owner);
     });
 }

@@ -4,7 +4,9 @@ use aya_ebpf::{
     btf_maps::{Array, ArrayOfMaps, HashMap, LruHashMap, PerCpuArray, RingBuf},
     macros::btf_map,
 };
-use smc_agent_common::{Counter, Fixed, Line, MAX_RULES, Owner, Rate, RateKey, Refusal, RefusalKey};
+use smc_agent_common::{
+    Counter, DEVICE_NAME, Fixed, Line, MAX_RULES, Owner, Rate, RateKey, Refusal, RefusalKey,
+};
 
 /// `BPF_F_INNER_MAP` (uapi/linux/bpf.h, 5.10): inner maps of this outer map may differ in size.
 pub const BPF_F_INNER_MAP: usize = 1 << 12;
@@ -44,16 +46,42 @@ pub static REFUSALS: LruHashMap<RefusalKey, Refusal, 16384> = LruHashMap::new();
 pub static SCOPE: HashMap<u32, u8, 16384> = HashMap::new();
 
 #[btf_map]
-pub static EVENTS: RingBuf<(), { 1 << 22 }> = RingBuf::new();
+pub static EVENTS: RingBuf<(), { 1 << 24 }> = RingBuf::new();
 
-/// Whose sockets are, by the address of their `struct smc_sock`. Not pinned: what is missed while no agent runs, such as
-/// that a socket is closed, would make it wrong. What is pushed out lacks its owner in events, nothing else.
+/// Whose sockets are, by the address of their `struct smc_sock`, and by that of the `struct sock` of their internal socket.
+/// What is missed while no agent runs, such as that a socket is closed, makes it wrong: an agent that starts empties it, and
+/// believes no owner in an event from before. What is pushed out lacks its owner in events, nothing else.
 #[btf_map]
-pub static OWNERS: LruHashMap<u64, Owner, 32768> = LruHashMap::new();
+pub static OWNERS: LruHashMap<u64, Owner, 65536> = LruHashMap::new();
+
+/// A connection that was given up while it was set up, for the event that follows.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Setup {
+    /// Version of SMC.
+    pub smc_version: u8,
+    /// Always zero.
+    pub reserved: [u8; 7],
+    /// Name of its device, ended by a zero; empty if it is not known.
+    pub device: [u8; DEVICE_NAME],
+}
+
+/// What was being set up at the sockets whose connection was given up, by the address of their `struct smc_sock`.
+#[btf_map]
+pub static SETUPS: LruHashMap<u64, Setup, 4096> = LruHashMap::new();
 
 /// How many equal events there were lately: only where `EVENT_RATE` limits them.
 #[btf_map]
 pub static RATES: LruHashMap<RateKey, Rate, 8192> = LruHashMap::new();
+
+/// Copies the owner of the socket at this address, if one was recorded.
+#[inline(always)]
+pub fn copy_owner(socket: u64, to: &mut Owner) {
+    // SAFETY: the value is copied at once; a concurrent overwrite would be by the owner itself.
+    if let Some(owner) = unsafe { OWNERS.get(socket) } {
+        *to = *owner;
+    }
+}
 
 /// Adds one to `counter` on this CPU.
 #[inline(always)]

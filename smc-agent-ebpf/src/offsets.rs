@@ -30,6 +30,8 @@ offsets! {
     OFF_SKC_DPORT;
     /// `struct sock`: `__sk_common.skc_net.net` (pointer).
     OFF_SKC_NET;
+    /// `struct inet_sock`: `inet_sport` (be16).
+    OFF_INET_SPORT;
     /// `struct net`: `ns.inum` (u32).
     OFF_NET_INUM;
     /// `struct tcp_sock`: `segs_out` (u32).
@@ -66,6 +68,22 @@ offsets! {
     OFF_SMC_USE_FALLBACK;
     /// `struct smc_sock`: `fallback_rsn` (int).
     OFF_SMC_FALLBACK_RSN;
+    /// `struct smc_sock`: `conn` (a structure).
+    OFF_SMC_CONN;
+    /// `struct smc_sock`: `conn.lgr` (pointer).
+    OFF_SMC_CONN_LGR;
+    /// `struct smc_sock`: `conn.lnk` (pointer).
+    OFF_SMC_CONN_LNK;
+    /// `struct smc_sock`: `conn.alert_token_local` (u32).
+    OFF_SMC_CONN_TOKEN;
+    /// `struct smc_link_group`: `is_smcd` (bool).
+    OFF_LGR_IS_SMCD;
+    /// `struct smc_link_group`: `smcd` (pointer), or [`ABSENT`].
+    OFF_LGR_SMCD;
+    /// `struct smcd_dev`: `dibs` (pointer), or [`ABSENT`].
+    OFF_SMCD_DIBS;
+    /// `struct dibs_dev`: `dev.kobj.name` (pointer to text), or [`ABSENT`].
+    OFF_DIBS_NAME;
     /// `struct smc_link`: `lgr` (pointer).
     OFF_LNK_LGR;
     /// `struct smc_link`: `ibname` (text).

@@ -6,6 +6,7 @@ pub mod killed;
 pub mod netns;
 pub mod objects;
 pub mod pair;
+pub mod peer;
 pub mod segment;
 pub mod setup;
 pub mod wait;

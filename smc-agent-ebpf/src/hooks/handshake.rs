@@ -3,7 +3,7 @@
 use aya_ebpf::{macros::kprobe, programs::ProbeContext};
 use smc_agent_common::EventKind;
 
-use super::{owner::owner_of, socket::Socket};
+use super::{owner::owner_of, setup::take_setup, socket::Socket};
 use crate::{
     emit::{emit, too_many},
     kernel::{cookie_of_net, net_of_sock, netns_of_sock},
@@ -36,5 +36,6 @@ pub fn report(socket: &Socket, error: u32) {
         event.error = error;
         event.peer_code = socket.peer_code();
         owner_of(socket, &mut event.owner);
+        take_setup(socket, event);
     });
 }

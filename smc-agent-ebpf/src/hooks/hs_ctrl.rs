@@ -40,7 +40,7 @@ pub extern "C" fn hs_syn_option(ctx: *mut c_void) -> i32 {
         count(Counter::Undecided);
         return WITH_OPTION;
     };
-    answer(judge(&ends, Role::Client, 0, netns_of_sock(tp)))
+    answer(judge(&ends, Role::Client, tp as u64, 0, netns_of_sock(tp)))
 }
 
 /// `synack_option(const struct tcp_sock *tp, struct inet_request_sock *ireq)`: both the listener and the client's
@@ -48,7 +48,8 @@ pub extern "C" fn hs_syn_option(ctx: *mut c_void) -> i32 {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "fentry/struct_ops/smc_hs_ctrl/synack_option")]
 pub extern "C" fn hs_synack_option(ctx: *mut c_void) -> i32 {
-    let request: *const u8 = FEntryContext::new(ctx).arg(1);
+    let context = FEntryContext::new(ctx);
+    let (listener, request): (*const u8, *const u8) = (context.arg(0), context.arg(1));
     let Some(ends) = Endpoints::of(request) else {
         count(Counter::Undecided);
         return WITH_OPTION;
@@ -57,5 +58,5 @@ pub extern "C" fn hs_synack_option(ctx: *mut c_void) -> i32 {
     // was put in force means that the request was judged by the table before. With SYN cookies there is no
     // request to stamp (0), and no SMC either.
     let first_sent = read::<u64>(request, &OFF_RSK_SNT_SYNACK).unwrap_or(0).wrapping_mul(1000);
-    answer(judge(&ends, Role::Server, first_sent, netns_of_sock(request)))
+    answer(judge(&ends, Role::Server, listener as u64, first_sent, netns_of_sock(request)))
 }

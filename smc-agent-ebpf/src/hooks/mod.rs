@@ -6,5 +6,6 @@ mod hs_ctrl;
 mod link;
 mod options;
 mod owner;
+mod setup;
 mod socket;
 mod syn;

@@ -24,6 +24,8 @@ pub struct Scratch {
     pub after: [u8; 64],
     /// Always 0, which the verifier does not know.
     zero: u64,
+    /// Address of the socket that the packet is for.
+    pub receiver: u64,
 }
 
 #[btf_map]

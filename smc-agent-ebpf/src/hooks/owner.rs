@@ -10,14 +10,25 @@ use aya_ebpf::{
 };
 use smc_agent_common::{Owner, OwnerSeen, Role};
 
-use super::socket::Socket;
-use crate::{kernel::read, maps::OWNERS, offsets::OFF_SOCKET_SK};
+use super::{fallback, socket::Socket};
+use crate::{
+    kernel::read,
+    maps::{OWNERS, SETUPS, copy_owner},
+    offsets::{FALLBACK_BY_PROBE, OFF_SMC_CLCSOCK, OFF_SOCKET_SK},
+};
+
+/// Of TCP (`include/uapi/linux/in.h`, `include/uapi/linux/tcp.h`).
+const SOL_TCP: i32 = 6;
+const TCP_FASTOPEN: i32 = 23;
+const TCP_FASTOPEN_CONNECT: i32 = 30;
+const TCP_FASTOPEN_KEY: i32 = 33;
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 
 /// `smc_create_clcsk(struct net *net, struct sock *sk, int family)` (6.11 and later): an SMC socket is made.
 #[kprobe]
 pub fn smc_owner_socket(ctx: ProbeContext) -> u32 {
     if let Some(smc) = ctx.arg(1) {
-        record(smc, OwnerSeen::Socket);
+        record(smc, OwnerSeen::Socket, 0);
     }
     0
 }
@@ -26,7 +37,23 @@ pub fn smc_owner_socket(ctx: ProbeContext) -> u32 {
 #[kprobe]
 pub fn smc_owner_connect(ctx: ProbeContext) -> u32 {
     if let Some(smc) = socket_of(&ctx) {
-        record(smc, OwnerSeen::Connect);
+        record_both(smc, OwnerSeen::Connect);
+    }
+    0
+}
+
+/// `smc_setsockopt(struct socket *sock, int level, int optname, …)`: of interest are the options that make a socket fall back
+/// before it connects or listens.
+#[kprobe]
+pub fn smc_owner_option(ctx: ProbeContext) -> u32 {
+    let (Some(level), Some(option)) = (ctx.arg::<i32>(1), ctx.arg::<i32>(2)) else { return 0 };
+    let listens = option == TCP_FASTOPEN || option == TCP_FASTOPEN_KEY;
+    let may_connect = option == TCP_FASTOPEN_CONNECT || option == TCP_FASTOPEN_NO_COOKIE;
+    if level == SOL_TCP
+        && (listens || may_connect)
+        && let Some(smc) = socket_of(&ctx)
+    {
+        record(smc, OwnerSeen::FastOpen, u8::from(listens));
     }
     0
 }
@@ -35,7 +62,7 @@ pub fn smc_owner_connect(ctx: ProbeContext) -> u32 {
 #[kprobe]
 pub fn smc_owner_listen(ctx: ProbeContext) -> u32 {
     if let Some(smc) = socket_of(&ctx) {
-        record(smc, OwnerSeen::Listen);
+        record_both(smc, OwnerSeen::Listen);
     }
     0
 }
@@ -44,8 +71,15 @@ pub fn smc_owner_listen(ctx: ProbeContext) -> u32 {
 #[kprobe]
 pub fn smc_owner_release(ctx: ProbeContext) -> u32 {
     if let Some(smc) = socket_of(&ctx) {
-        // Most have no owner: connections that were accepted.
+        if FALLBACK_BY_PROBE.load() != 0 {
+            fallback::at_the_end(smc);
+        }
+        // Most have none of these: connections that were accepted.
         let _ = OWNERS.remove(smc as u64);
+        let _ = SETUPS.remove(smc as u64);
+        if let Some(sk) = internal(smc) {
+            let _ = OWNERS.remove(sk as u64);
+        }
     }
     0
 }
@@ -57,8 +91,25 @@ fn socket_of(ctx: &ProbeContext) -> Option<*const u8> {
     (!smc.is_null()).then_some(smc)
 }
 
+/// The `struct sock` of a socket's internal socket, by which the programs that judge know it.
 #[inline(always)]
-fn record(smc: *const u8, seen: OwnerSeen) {
+fn internal(smc: *const u8) -> Option<*const u8> {
+    let socket: *const u8 = read(smc, &OFF_SMC_CLCSOCK)?;
+    read(socket, &OFF_SOCKET_SK)
+}
+
+/// Records the current process as the owner of a socket and of its internal socket.
+#[inline(always)]
+fn record_both(smc: *const u8, seen: OwnerSeen) {
+    record(smc, seen, 0);
+    if let Some(sk) = internal(smc) {
+        record(sk, seen, 0);
+    }
+}
+
+/// Records the current process as the owner of the socket at this address.
+#[inline(never)]
+pub fn record(socket: *const u8, seen: OwnerSeen, listens: u8) {
     let owner = Owner {
         // SAFETY: the helper takes nothing.
         cgroup: unsafe { bpf_get_current_cgroup_id() },
@@ -66,18 +117,16 @@ fn record(smc: *const u8, seen: OwnerSeen) {
         uid: bpf_get_current_uid_gid() as u32,
         comm: bpf_get_current_comm().unwrap_or([0; 16]),
         seen: seen as u8,
-        reserved: [0; 7],
+        listens,
+        reserved: [0; 6],
     };
     // A full map evicts what was not asked for longest: events of that socket lack an owner then.
-    let _ = OWNERS.insert(smc as u64, owner, 0);
+    let _ = OWNERS.insert(socket as u64, owner, 0);
 }
 
 /// Copies the owner of a connection, if one was recorded: a client's own, a server's listener's.
 #[inline(always)]
 pub fn owner_of(socket: &Socket, to: &mut Owner) {
     let smc = if matches!(socket.role, Role::Server) { socket.listener } else { socket.smc };
-    // SAFETY: the value is copied at once; a concurrent overwrite would be by the owner itself.
-    if let Some(owner) = unsafe { OWNERS.get(smc as u64) } {
-        *to = *owner;
-    }
+    copy_owner(smc as u64, to);
 }

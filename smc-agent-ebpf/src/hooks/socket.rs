@@ -4,11 +4,15 @@ use smc_agent_common::Role;
 
 use crate::{
     kernel::{Endpoints, read},
+    maps::OWNERS,
     offsets::{
-        OFF_SK_ERR, OFF_SKC_STATE, OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS, OFF_SOCKET_SK,
+        OFF_INET_SPORT, OFF_SK_ERR, OFF_SKC_STATE, OFF_SMC_CLCSOCK, OFF_SMC_LISTEN, OFF_SMC_PEER_DIAGNOSIS,
+        OFF_SOCKET_SK,
     },
 };
 
+/// `SMC_INIT` (`net/smc/smc.h`): neither connected nor listening yet.
+pub const SMC_INIT: u8 = 2;
 /// `SMC_CLOSED` (`net/smc/smc.h`), the number of `TCP_CLOSE`.
 pub const TCP_CLOSE: u8 = 7;
 
@@ -30,7 +34,11 @@ impl Socket {
     pub fn of(smc: *const u8) -> Option<Self> {
         let socket: *const u8 = read(smc, &OFF_SMC_CLCSOCK)?;
         let sk: *const u8 = read(socket, &OFF_SOCKET_SK)?;
-        let ends = Endpoints::of(sk)?;
+        let mut ends = Endpoints::of(sk)?;
+        if ends.local_port == 0 {
+            // A connection that was reset has given its port back, and still knows which it was.
+            ends.local_port = u16::from_be(read(sk, &OFF_INET_SPORT)?);
+        }
         let listener: *const u8 = read(smc, &OFF_SMC_LISTEN)?;
         let role = if listener.is_null() { Role::Client } else { Role::Server };
         Some(Self { smc, sk, listener, role, ends })
@@ -40,6 +48,32 @@ impl Socket {
     #[inline(always)]
     pub fn peer_code(&self) -> u32 {
         read(self.smc, &OFF_SMC_PEER_DIAGNOSIS).unwrap_or(0)
+    }
+
+    /// Whether it is neither a connection nor about to be one.
+    #[inline(always)]
+    pub fn is_unconnected(&self) -> bool {
+        self.ends.peer_port == 0 && self.listener.is_null()
+    }
+
+    /// Whether a process was recorded as its owner.
+    #[inline(always)]
+    pub fn has_owner(&self) -> bool {
+        // SAFETY: only the presence of the entry matters; its value is not read.
+        unsafe { OWNERS.get(self.smc as u64) }.is_some()
+    }
+
+    /// Which side falls back: without a connection, that which the option is for by which it does.
+    #[inline(always)]
+    pub fn role_of_fallback(&self) -> Role {
+        if self.is_unconnected() {
+            // SAFETY: one byte is read at once.
+            let listens = unsafe { OWNERS.get(self.smc as u64) }.is_some_and(|owner| owner.listens != 0);
+            if listens {
+                return Role::Server;
+            }
+        }
+        self.role
     }
 
     /// State of the SMC socket: `enum smc_state`.

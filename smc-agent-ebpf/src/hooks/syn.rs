@@ -122,10 +122,11 @@ fn outgoing(ctx: &TcContext) -> Option<()> {
     }
     // A bridge passes the SYN of a container on with the container's socket: not this host's own flow.
     let netns = netns_of_packet(ctx);
-    if read::<*const u8>(ctx.skb.skb.cast::<u8>(), &OFF_SKB_SK).map(netns_of_sock) != Some(netns) {
+    let sk: *const u8 = read(ctx.skb.skb.cast::<u8>(), &OFF_SKB_SK)?;
+    if netns_of_sock(sk) != netns {
         return None;
     }
-    if judge(&ends, Role::Client, 0, netns) == Verdict::Deny {
+    if judge(&ends, Role::Client, sk as u64, 0, netns) == Verdict::Deny {
         strip(ctx, &tcp, &options);
     }
     Some(())
@@ -179,7 +180,8 @@ fn incoming(ctx: &TcContext) -> Option<()> {
     if found & ANY_ADDRESS != 0 && stays_here(ctx, &tcp.ends) == 0 {
         return None;
     }
-    if judge(&tcp.ends, Role::Server, 0, netns_of_packet(ctx)) == Verdict::Deny {
+    let listener = SCRATCH.get(0)?.receiver;
+    if judge(&tcp.ends, Role::Server, listener, 0, netns_of_packet(ctx)) == Verdict::Deny {
         strip(ctx, &tcp, &options);
     }
     Some(())
@@ -431,7 +433,7 @@ fn overwrite(ctx: &TcContext, syn: &Syn, places: &OptionPlaces) -> Option<()> {
 }
 
 /// State of the socket of this namespace that gets packets with these ends, the peer's port aside, and [`ANY_ADDRESS`] if so;
-/// 0 if there is none.
+/// 0 if there is none. Its address goes to `Scratch::receiver`.
 #[inline(never)]
 fn receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
     // SAFETY: all fields are integers.
@@ -471,6 +473,10 @@ fn receiver(ctx: &TcContext, ends: &Endpoints, peer_port: u16) -> u32 {
             found.src_ip6[0] | found.src_ip6[1] | found.src_ip6[2] | found.src_ip6[3]
         };
         let state = found.state | if address == 0 { ANY_ADDRESS } else { 0 };
+        // Read back from the map it is a number, and no pointer that could not be used after the release.
+        if let Some(scratch) = SCRATCH.get_ptr_mut(0) {
+            (*scratch).receiver = sk as u64;
+        }
         bpf_sk_release(sk.cast());
         state
     }

@@ -1,10 +1,6 @@
 //! `smc-agent run`.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{io, path::PathBuf, process::ExitCode};
 
 use clap::{Args, ValueEnum};
 use tracing::{error, info};
@@ -14,6 +10,7 @@ use crate::{
     daemon::{self, Notice, RunOptions},
     enforce::{self, Backend, BackendChoice, Places, Scope, Where},
     policy::Limits,
+    trace::{EventWriter, Format},
 };
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag on the command line")]
@@ -88,11 +85,15 @@ pub(super) fn run(places: Places, arguments: &RunArguments) -> Result<ExitCode, 
         load_module: !arguments.no_load_module,
         watch: arguments.watch_policy,
     };
-    let output = arguments.output;
+    let format = match arguments.output {
+        Output::Text => Format::Text,
+        Output::Json => Format::Json,
+    };
+    let mut events = EventWriter::new(io::stdout(), format);
     let mut broken = false;
     let tell = |notice: Notice<'_>| {
         // Without a reader of its output the agent goes on enforcing.
-        if let Err(problem) = say(&notice, output)
+        if let Err(problem) = say(&notice, &mut events)
             && !broken
         {
             broken = true;
@@ -103,7 +104,7 @@ pub(super) fn run(places: Places, arguments: &RunArguments) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(notice: &Notice<'_>, output: Output) -> io::Result<()> {
+fn say(notice: &Notice<'_>, events: &mut EventWriter<io::Stdout>) -> io::Result<()> {
     match notice {
         Notice::Started { backend, candidates, generation, adopted } => {
             for candidate in *candidates {
@@ -126,17 +127,8 @@ fn say(notice: &Notice<'_>, output: Output) -> io::Result<()> {
             }
             Ok(())
         }
-        Notice::Event(event) => {
-            let mut out = io::stdout().lock();
-            match output {
-                Output::Text => writeln!(out, "{event}")?,
-                Output::Json => {
-                    serde_json::to_writer(&mut out, event)?;
-                    writeln!(out)?;
-                }
-            }
-            out.flush()
-        }
+        Notice::Event(event) => events.put(event),
+        Notice::Pause => events.flush(),
     }
 }
 

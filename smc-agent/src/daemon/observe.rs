@@ -62,6 +62,15 @@ impl Observer {
         Ok(self.source.next(&mut NoNames, take).await?)
     }
 
+    /// The same, of records that `wanted` says may be of interest.
+    pub async fn next_of(
+        &mut self,
+        wanted: impl Fn(&smc_agent_common::Event) -> bool,
+        take: impl FnMut(Event),
+    ) -> Result<(), DaemonError> {
+        Ok(self.source.next_of(wanted, &mut NoNames, take).await?)
+    }
+
     /// What this kernel does not tell.
     pub fn missing(&self) -> &[Missing] {
         &self.missing

@@ -87,6 +87,8 @@ pub enum Notice<'a> {
     Reloaded(&'a Reload),
     /// Something happened to a connection.
     Event(&'a Event),
+    /// That were all events for now.
+    Pause,
 }
 
 /// Why the agent could not start or go on.
@@ -172,7 +174,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     if let Some(watch) = &mut watch {
         watch.renew(paths(&options.sources).chain(paths(loaded.policy.files())))?;
     }
-    let source = EventSource::new(enforcer.ebpf_mut(), options.enforce.event_rate != 0)?;
+    let mut source = EventSource::new(enforcer.ebpf_mut(), options.enforce.event_rate != 0)?;
     let is_there = features.smc != Smc::Absent;
     let mut agent = Agent {
         options,
@@ -196,6 +198,7 @@ pub async fn run(options: RunOptions, mut tell: impl FnMut(Notice<'_>)) -> Resul
     drop(loaded);
     release_memory();
     agent.start_tracing();
+    source.believe_owners_from_now();
     tell(Notice::Started {
         backend: agent.enforcer.backend(),
         candidates: agent.enforcer.candidates(),
@@ -295,7 +298,10 @@ impl Agent {
                 result = source.next(&mut self.names, |event| {
                     tell(Notice::Event(&event));
                     self.publisher.publish(event);
-                }) => result?,
+                }) => {
+                    result?;
+                    tell(Notice::Pause);
+                }
                 changes = next_changes(&mut monitor) => {
                     let (namespace, changes) = changes?;
                     self.follow(namespace, changes);
@@ -382,6 +388,7 @@ impl Agent {
         let generation = self.enforcer.generation();
         let event = source.own_event(Kind::Policy { result, generation, problems: reload.problems.clone() });
         tell(Notice::Event(&event));
+        tell(Notice::Pause);
         self.publisher.publish(event);
     }
 
@@ -562,6 +569,7 @@ impl Agent {
         }
         // Before its maps are taken: programs that are loaded refer to them.
         self.start_tracing();
+        source.believe_owners_from_now();
         if let Err(error) = source.renew(self.enforcer.ebpf_mut()) {
             warn!("events that are held back are not counted any more: {error}");
         }

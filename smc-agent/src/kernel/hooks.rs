@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, os::fd::AsFd as _};
 
 use aya::{
     Ebpf, Pod,
-    maps::{HashMap, Map, MapData, MapError, PerCpuArray, RingBuf},
+    maps::{HashMap, Map, MapData, MapError, PerCpuArray},
     programs::{KProbe, ProgramError, RawTracePoint},
 };
-use smc_agent_common::{Counter, Event, Rate, RateKey};
+use smc_agent_common::{Counter, Owner, Rate, RateKey};
 use thiserror::Error;
 
-use super::{features::Features, sys, why_refused, with_causes};
+use super::{features::Features, ring::Ring, sys, why_refused, with_causes};
 
 /// Why nothing can be traced.
 #[derive(Debug, Error)]
@@ -86,6 +86,8 @@ const OWNERS: [Hook; 3] = [
     function("smc_owner_listen", "smc_listen", "4.11"),
 ];
 const OWNERS_OF_UNUSED: [Hook; 1] = [function("smc_owner_socket", "smc_create_clcsk", "6.11")];
+const OPTIONS: [Hook; 1] = [function("smc_owner_option", "smc_setsockopt", "4.11")];
+const SETUPS: [Hook; 1] = [function("smc_given_up", "smc_conn_free", "4.11")];
 
 /// What [`Missing::what`] says where fallbacks are missing; the same for the others.
 pub const NO_FALLBACKS: &str = "fallbacks";
@@ -98,12 +100,17 @@ pub const NO_LINKS: &str = "links that go down";
 /// Whose a connection is.
 pub const NO_OWNERS: &str = "owners of connections";
 /// Whose a socket is that never connected.
-pub const NO_OWNERS_OF_UNUSED: &str = "owners of sockets that fall back before they connect (6.11 and later)";
+pub const NO_OWNERS_OF_UNUSED: &str = "owners of sockets that were not connected (6.11 and later)";
+/// The side of a connection whose socket falls back by an option.
+pub const NO_OPTIONS: &str = "which side falls back by an option";
+/// What a connection would have used.
+pub const NO_SETUPS: &str = "version and device of a connection that fails while it is set up";
 
 /// All hooks there are, each once.
 fn hooks() -> impl Iterator<Item = &'static Hook> {
-    [&FALLBACKS, &LINKS, &FALLBACKS_AFTERWARDS, &CLIENT_FAILURES, &SERVER_FAILURES, &OWNERS_OF_UNUSED]
+    [&FALLBACKS, &LINKS, &FALLBACKS_AFTERWARDS, &CLIENT_FAILURES, &SERVER_FAILURES]
         .into_iter()
+        .chain([&OWNERS_OF_UNUSED, &OPTIONS, &SETUPS])
         .flatten()
         .chain(&OWNERS)
 }
@@ -135,6 +142,10 @@ pub fn survey(ebpf: &mut Ebpf, features: &Features) -> Survey {
 
 /// Attaches all that this kernel takes. Says what it does not.
 pub fn attach(ebpf: &mut Ebpf, features: &Features) -> Vec<Missing> {
+    // Before anything is recorded: what an agent before this one recorded holds no longer.
+    if let Err(error) = forget_owners(ebpf) {
+        return vec![Missing { what: NO_OWNERS, why: error.to_string() }];
+    }
     attach_by(features, |hook| attach_one(ebpf, hook))
 }
 
@@ -152,10 +163,17 @@ fn attach_by(features: &Features, mut attach_one: impl FnMut(&Hook) -> Result<()
         is_there
     };
     // Owners first, so that the first event may have one.
+    let mut removes = false;
     if attach(NO_OWNERS, &OWNERS) {
         attach(NO_OWNERS_OF_UNUSED, &OWNERS_OF_UNUSED);
+        attach(NO_OPTIONS, &OPTIONS);
+        removes = true;
     }
     let server = attach(NO_SERVER_FAILURES, &SERVER_FAILURES);
+    // What they leave is removed by the programs before, at the end of a client's socket and of a server's handshake.
+    if removes && server && features.link_offsets.is_ok() {
+        attach(NO_SETUPS, &SETUPS);
+    }
     if features.fallback_tracepoint {
         attach(NO_FALLBACKS, &FALLBACKS);
     } else if server {
@@ -171,9 +189,26 @@ fn attach_by(features: &Features, mut attach_one: impl FnMut(&Hook) -> Result<()
         missing.push(Missing { what: NO_FALLBACKS, why: why.to_owned() });
     }
     if let Err(why) = &features.link_offsets {
-        missing.push(Missing { what: NO_LINKS, why: why.clone() });
+        missing.extend([NO_LINKS, NO_SETUPS].map(|what| Missing { what, why: why.clone() }));
     }
     missing
+}
+
+/// Empties the map of owners.
+fn forget_owners(ebpf: &mut Ebpf) -> Result<(), HooksError> {
+    const MAP: &str = "OWNERS";
+    let failed = |source| HooksError::Map { map: MAP, source };
+    let map = ebpf.map_mut(MAP).ok_or(HooksError::NoMap(MAP))?;
+    let mut owners: HashMap<_, u64, Plain<Owner>> = map.try_into().map_err(failed)?;
+    let sockets: Vec<u64> = owners.keys().collect::<Result<_, _>>().map_err(failed)?;
+    for socket in sockets {
+        match owners.remove(&socket) {
+            // Pushed out meanwhile.
+            Ok(()) | Err(MapError::KeyNotFound) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
 }
 
 /// Whether fallbacks are among what is missing.
@@ -205,6 +240,21 @@ fn attach_one(ebpf: &mut Ebpf, hook: &Hook) -> Result<(), String> {
     Ok(())
 }
 
+/// Loads the program for fallbacks without attaching it, and runs it as for the `struct smc_sock` at this address, so many
+/// times.
+pub fn run_fallback(ebpf: &mut Ebpf, smc: u64, code: u32, times: u32) -> Result<(), String> {
+    let [Hook { program: name, .. }] = FALLBACKS;
+    let failed = |error: &(dyn std::error::Error + 'static)| format!("{name}: {}", with_causes(error));
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("no program {name}"))?;
+    let program: &mut RawTracePoint = program.try_into().map_err(|error| failed(&error))?;
+    program.load().map_err(|error| failed(&error))?;
+    let fd = program.fd().map_err(|error| failed(&error))?;
+    for _ in 0..times {
+        sys::run_raw_tracepoint(fd.as_fd(), &[smc, code.into()]).map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
 /// Counters of what became of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -231,23 +281,21 @@ struct Plain<T>(T);
 unsafe impl Pod for Plain<RateKey> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<Rate> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Owner> {}
 
 impl EventMaps {
     /// Takes the ring buffer and the maps beside it out of the object.
-    pub fn take(ebpf: &mut Ebpf) -> Result<(RingBuf<MapData>, Self), HooksError> {
-        let ring = take(ebpf, "EVENTS")?;
+    pub fn take(ebpf: &mut Ebpf) -> Result<(Ring, Self), HooksError> {
+        const MAP: &str = "EVENTS";
+        let map = match ebpf.take_map(MAP).ok_or(HooksError::NoMap(MAP))? {
+            Map::RingBuf(map) => Ring::new(map).map_err(MapError::from),
+            _ => Err(MapError::InvalidMapType { map_type: 0 }),
+        };
+        let ring = map.map_err(|source| HooksError::Map { map: MAP, source })?;
         let counters = take(ebpf, "COUNTERS")?;
         let rates = take(ebpf, "RATES")?;
         Ok((ring, Self { counters, rates }))
-    }
-
-    /// Records that were read from the buffer since it was made, by whichever agent.
-    pub fn taken(&self, ring: &RingBuf<MapData>) -> Result<u64, HooksError> {
-        /// A record is preceded by 8 bytes (`BPF_RINGBUF_HDR_SZ`, uapi/linux/bpf.h).
-        const RECORD: u64 = size_of::<Event>() as u64 + 8;
-        let position = sys::ring_consumer_position(ring.as_fd())
-            .map_err(|error| HooksError::Map { map: "EVENTS", source: error.into() })?;
-        Ok(position / RECORD)
     }
 
     /// What became of events since the maps were made.

@@ -24,8 +24,17 @@ const HITS_PER_SLOT: u32 = MAX_RULES as u32 + 1;
 const BPF_F_INNER_MAP: u32 = 1 << 12;
 
 /// The maps that are pinned, by the names that the programs know them by.
-pub const PINNED: [&str; 8] =
-    ["SLOT_IN_FORCE", "TABLE_FIXED", "TABLE_LINES", "HITS", "COUNTERS", "REFUSALS", "SCOPE", "EVENTS"];
+pub const PINNED: [&str; 9] = [
+    "SLOT_IN_FORCE",
+    "TABLE_FIXED",
+    "TABLE_LINES",
+    "HITS",
+    "COUNTERS",
+    "REFUSALS",
+    "SCOPE",
+    "EVENTS",
+    "OWNERS",
+];
 
 /// A step with the maps failed.
 #[derive(Debug, Error)]

@@ -12,6 +12,7 @@ pub mod loader;
 pub mod maps;
 pub mod object;
 pub mod offsets;
+pub mod ring;
 mod sys;
 pub mod tc;
 pub mod trial;

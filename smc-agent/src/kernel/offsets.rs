@@ -16,6 +16,7 @@ const KERNEL: &[Field] = &[
     Field("OFF_SKC_NUM", "sock", "__sk_common.skc_num"),
     Field("OFF_SKC_DPORT", "sock", "__sk_common.skc_dport"),
     Field("OFF_SKC_NET", "sock", "__sk_common.skc_net.net"),
+    Field("OFF_INET_SPORT", "inet_sock", "inet_sport"),
     Field("OFF_NET_INUM", "net", "ns.inum"),
     Field("OFF_TP_SEGS_OUT", "tcp_sock", "segs_out"),
     Field("OFF_RSK_SNT_SYNACK", "tcp_request_sock", "snt_synack"),
@@ -56,6 +57,22 @@ const LINK: &[Field] = &[
     Field("OFF_LGR_ID", "smc_link_group", "id"),
     Field("OFF_LGR_SMC_VERSION", "smc_link_group", "smc_version"),
     Field("OFF_LGR_NET", "smc_link_group", "net"),
+];
+
+/// Fields of connections that are being set up, for events of those that fail.
+const SETUP: &[Field] = &[
+    Field("OFF_SMC_CONN", "smc_sock", "conn"),
+    Field("OFF_SMC_CONN_LGR", "smc_sock", "conn.lgr"),
+    Field("OFF_SMC_CONN_LNK", "smc_sock", "conn.lnk"),
+    Field("OFF_SMC_CONN_TOKEN", "smc_sock", "conn.alert_token_local"),
+    Field("OFF_LGR_IS_SMCD", "smc_link_group", "is_smcd"),
+];
+
+/// Where the names of devices of SMC-D are: elsewhere before 6.18.
+const SETUP_OPTIONAL: &[Field] = &[
+    Field("OFF_LGR_SMCD", "smc_link_group", "smcd"),
+    Field("OFF_SMCD_DIBS", "smcd_dev", "dibs"),
+    Field("OFF_DIBS_NAME", "dibs_dev", "dev.kobj.name"),
 ];
 
 /// Fields of links that older kernels lack.
@@ -100,10 +117,12 @@ pub fn of_convert(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
     resolve(btf, CONVERT)
 }
 
-/// The offsets of SMC's links.
+/// The offsets of SMC's links, and of connections that are to use them.
 pub fn of_links(btf: &Btf) -> Result<Vec<Offset>, BtfError> {
     let mut offsets = resolve(btf, LINK)?;
+    offsets.extend(resolve(btf, SETUP)?);
     offsets.extend(resolve_optional(btf, LINK_OPTIONAL));
+    offsets.extend(resolve_optional(btf, SETUP_OPTIONAL));
     Ok(offsets)
 }
 

@@ -382,24 +382,6 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }
 
-/// How many bytes of a ring buffer were read since it was made: the first word of its first page.
-pub(super) fn ring_consumer_position(ring: BorrowedFd<'_>) -> io::Result<u64> {
-    // SAFETY: sysconf takes a number and touches nothing.
-    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(io::Error::other)?;
-    // SAFETY: a fresh mapping of one page, to be read only, which the kernel has for every ring buffer.
-    let mapped = unsafe {
-        libc::mmap(std::ptr::null_mut(), page, libc::PROT_READ, libc::MAP_SHARED, ring.as_raw_fd(), 0)
-    };
-    if mapped == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the mapping is as long as a page and as aligned; whoever reads the buffer writes the word in one piece.
-    let position = unsafe { std::ptr::read_volatile(mapped.cast::<u64>()) };
-    // SAFETY: the mapping made above, which nothing refers to any more.
-    unsafe { libc::munmap(mapped, page) };
-    Ok(position)
-}
-
 /// Information about a map.
 pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<bpf_map_info> {
     // SAFETY: bpf_map_info is plain data; all bytes zero are valid.

@@ -135,7 +135,7 @@ impl CodeFilter {
         Ok(Self::Class { value: number << shift, mask: u32::MAX << shift })
     }
 
-    fn matches(self, code: u32, peer: Option<u32>) -> bool {
+    pub(super) fn matches(self, code: u32, peer: Option<u32>) -> bool {
         match self {
             Self::Code(query) => query.code == code && query.peer.is_none_or(|wanted| peer == Some(wanted)),
             Self::Class { value, mask } => code & mask == value,
@@ -212,7 +212,7 @@ impl Filter {
 
 impl Condition {
     /// Whether both are values of one flag.
-    fn is_like(&self, other: &Self) -> bool {
+    pub(super) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
@@ -301,7 +301,7 @@ pub fn service_port(connection: &Connection) -> u16 {
     }
 }
 
-fn contains(network: &IpNet, address: IpAddr) -> bool {
+pub(super) fn contains(network: &IpNet, address: IpAddr) -> bool {
     network.contains(&address) || network.contains(&address.to_canonical())
 }
 

@@ -6,6 +6,7 @@ mod gaps;
 mod lines;
 mod pattern;
 mod period;
+mod raw;
 mod stream;
 
 pub use gaps::{Gap, Gaps};

@@ -59,6 +59,8 @@ pub(super) struct Builder {
     run: u64,
     seq: u64,
     clock: ClockOffset,
+    /// Owners in verdicts from before (monotonic nanoseconds) are not believed.
+    owners_from: u64,
     pub(super) namespaces: Namespaces,
     cgroups: Cgroups,
 }
@@ -69,6 +71,7 @@ impl Builder {
             run: u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0),
             seq: 0,
             clock: ClockOffset::now(),
+            owners_from: 0,
             namespaces: Namespaces::new(),
             cgroups: Cgroups::default(),
         }
@@ -88,11 +91,24 @@ impl Builder {
         self.clock = ClockOffset::now();
     }
 
+    /// Owners in verdicts from before now are not to be believed: the programs that judge run without an agent too, and took
+    /// them from what one before this one had recorded.
+    pub(super) fn believe_owners_from_now(&mut self) {
+        self.owners_from = monotonic_now();
+    }
+
     /// An event that happens now, in this program.
     pub(super) fn now(&mut self, kind: Kind) -> Event {
         self.seq += 1;
         let (time, monotonic) = (Timestamp::now(), monotonic_now());
         Event { version: VERSION, time, monotonic, run: self.run, seq: Some(self.seq), kind }
+    }
+
+    /// Counts a record of which no event is made.
+    pub(super) fn pass_over(&mut self, record: &common::Event) {
+        const KINDS: std::ops::RangeInclusive<u16> =
+            common::EventKind::Fallback as u16..=common::EventKind::LinkDown as u16;
+        self.seq += u64::from(KINDS.contains(&record.kind));
     }
 
     /// The event that a record is of; `None` for a kind that this program does not know.
@@ -157,7 +173,7 @@ impl Builder {
             service_port: if role == Side::Client { record.peer_port } else { record.local_port },
             smc_version: version(record.smc_version),
             device: text(&record.device),
-            owner: self.owner(&record.owner),
+            owner: self.owner(record),
         }
     }
 
@@ -184,11 +200,16 @@ impl Builder {
         }
     }
 
-    fn owner(&mut self, owner: &common::Owner) -> Option<Owner> {
+    fn owner(&mut self, record: &common::Event) -> Option<Owner> {
+        if record.kind == common::EventKind::Verdict as u16 && record.time < self.owners_from {
+            return None;
+        }
+        let owner = &record.owner;
         let seen = [
             (common::OwnerSeen::Socket, Seen::Socket),
             (common::OwnerSeen::Listen, Seen::Listen),
             (common::OwnerSeen::Connect, Seen::Connect),
+            (common::OwnerSeen::FastOpen, Seen::FastOpen),
         ];
         let (_, seen) = seen.into_iter().find(|(number, _)| *number as u8 == owner.seen)?;
         let cgroup = self.cgroups.path(owner.cgroup);
@@ -201,6 +222,12 @@ impl Builder {
             seen,
         })
     }
+}
+
+/// The event that a record is of, by itself.
+#[cfg(test)]
+pub(crate) fn event_of(record: &common::Event, names: &mut dyn RuleNames) -> Option<Event> {
+    Builder::new().event(record, names)
 }
 
 fn version(number: u8) -> Option<u8> {
@@ -250,6 +277,24 @@ mod tests {
         assert_eq!((owner.comm.as_str(), owner.seen, owner.pid), ("a\u{fffd}\n\u{1b}b", Seen::Listen, 0));
         assert_eq!((connection.service_port, connection.netns_cookie), (40000, Some(9)));
         assert_eq!((event.seq, builder.made()), (Some(2), 2));
+    }
+
+    #[test]
+    fn an_owner_is_believed_of_verdicts_since_owners_are_recorded() {
+        let mut builder = Builder::new();
+        let owner_of = |builder: &mut Builder, kind, time| {
+            let mut record = record(kind);
+            record.owner.seen = common::OwnerSeen::FastOpen as u8;
+            record.time = time;
+            builder.event(&record, &mut NoNames).unwrap().connection().unwrap().owner.clone()
+        };
+        assert!(owner_of(&mut builder, common::EventKind::Verdict, 1).is_some());
+        builder.believe_owners_from_now();
+        assert_eq!(owner_of(&mut builder, common::EventKind::Verdict, 1), None);
+        assert!(owner_of(&mut builder, common::EventKind::Fallback, 1).is_some());
+        let later = monotonic_now();
+        let owner = owner_of(&mut builder, common::EventKind::Verdict, later).unwrap();
+        assert_eq!(owner.seen, Seen::FastOpen);
     }
 
     #[test]

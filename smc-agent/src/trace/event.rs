@@ -66,6 +66,8 @@ pub enum Seen {
     Listen,
     /// When it connected the socket.
     Connect,
+    /// When it asked for TCP Fast Open, by an option of the socket or by `MSG_FASTOPEN`.
+    FastOpen,
 }
 
 /// Whose connection it is: the process as it was when it made the socket, listened or connected, which need not be the
@@ -106,10 +108,10 @@ pub struct Connection {
     /// The port that the service is at: the peer's for a client, this host's for a server.
     #[serde(default)]
     pub service_port: u16,
-    /// Version of SMC that was negotiated; `None` where it is not known.
+    /// Version of SMC of the connection that was being set up; `None` where none was, or it is not known.
     #[serde(default)]
     pub smc_version: Option<u8>,
-    /// The RDMA or ISM device; `None` where it is not known.
+    /// The RDMA or ISM device that it was to use; `None` where none was chosen yet, or it is not known.
     #[serde(default)]
     pub device: Option<String>,
     /// Whose it is; `None` if that was not seen: only a thread of the kernel was, or it was made before tracing began.
@@ -316,7 +318,7 @@ impl Event {
     }
 }
 
-pub(super) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+pub(crate) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
     const AF_INET: u16 = 2;
     if family == AF_INET {
         Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into()

@@ -9,8 +9,13 @@ mod namespaces;
 mod reader;
 mod render;
 mod source;
+mod writer;
 
+#[cfg(test)]
+pub(crate) use builder::event_of;
 pub use builder::{NoNames, RuleNames};
 pub use event::Event;
+pub(crate) use event::address;
 pub use history::{History, HistoryQuery, HistorySize};
 pub use source::{EventSource, EventStats, FallbackCounts, SourceError};
+pub use writer::{EventWriter, Format};

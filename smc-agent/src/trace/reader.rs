@@ -7,30 +7,44 @@
 
 use std::{io, os::fd::AsRawFd as _, time::Duration};
 
-use aya::maps::{MapData, RingBuf};
 use smc_agent_common as common;
 use tokio::{io::unix::AsyncFd, time::Instant};
 use tracing::warn;
 
-/// How long the reader leaves the buffer alone after it was empty. A buffer of 4 MiB takes many times the records that can
+use crate::kernel::ring::{Read, Ring};
+
+/// How long the reader leaves the buffer alone after it was empty. A buffer of 16 MiB takes many times the records that can
 /// come meanwhile.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Records that are read at a time: not more than lets everything else have its turn.
-const AT_ONCE: usize = 1024;
+const AT_ONCE: u64 = 4096;
+/// Bytes that a record takes in the buffer: 8 come before it (`BPF_RINGBUF_HDR_SZ`, uapi/linux/bpf.h).
+const RECORD: u64 = size_of::<common::Event>() as u64 + 8;
 
 /// Reads the ring buffer without blocking a thread.
 pub(super) struct EventReader {
-    ring: AsyncFd<RingBuf<MapData>>,
+    ring: AsyncFd<Ring>,
     not_before: Instant,
 }
 
 impl EventReader {
     /// Reads from `ring` within a tokio runtime.
-    pub(super) fn new(ring: RingBuf<MapData>) -> io::Result<Self> {
+    pub(super) fn new(ring: Ring) -> io::Result<Self> {
         debug_assert!(ring.as_raw_fd() >= 0, "an open map");
         // SAFETY: the ring owns its descriptor, which is the same and open for as long as the ring lives.
         let ring = unsafe { AsyncFd::register_with_interest(ring, tokio::io::Interest::READABLE) };
         Ok(Self { ring: ring.map_err(|error| error.into_parts().1)?, not_before: Instant::now() })
+    }
+
+    /// Records that were read since the buffer was made, by whichever agent.
+    pub(super) fn taken(&self) -> u64 {
+        self.ring.get_ref().positions().1 / RECORD
+    }
+
+    /// Records that are in the buffer, as it says itself.
+    pub(super) fn pending(&self) -> u64 {
+        let (written, read) = self.ring.get_ref().positions();
+        written.wrapping_sub(read) / RECORD
     }
 
     /// Waits for records, and hands some of them to `take`. Says how many, and whether the buffer was empty after them.
@@ -40,19 +54,17 @@ impl EventReader {
         if Instant::now() < self.not_before {
             tokio::time::sleep_until(self.not_before).await;
         }
-        let ring = guard.get_inner_mut();
-        for count in 0..AT_ONCE as u64 {
-            let Some(item) = ring.next() else {
-                guard.clear_ready();
-                self.not_before = Instant::now() + PAUSE;
-                return Ok((count, true));
-            };
-            match bytemuck::try_pod_read_unaligned::<common::Event>(&item) {
-                Ok(event) => take(&event),
+        let Read { count, is_empty } = guard.get_inner_mut().read(AT_ONCE, |record| {
+            match bytemuck::try_from_bytes::<common::Event>(record) {
+                Ok(event) => take(event),
                 // Cannot be, of programs that came with this agent.
-                Err(error) => warn!("a record of {} bytes is no event: {error}", item.len()),
+                Err(error) => warn!("a record of {} bytes is no event: {error}", record.len()),
             }
+        });
+        if is_empty {
+            guard.clear_ready();
+            self.not_before = Instant::now() + PAUSE;
         }
-        Ok((AT_ONCE as u64, false))
+        Ok((count, is_empty))
     }
 }

@@ -32,7 +32,8 @@ pub enum SourceError {
     Io(#[from] io::Error),
 }
 
-/// What became of the events since the agent started. `produced` is `received + pending + suppressed + lost`, always.
+/// What became of the events since the agent started. `produced` is `received + pending + suppressed + lost`, each of which is
+/// counted by itself; `unaccounted` is what they differ by.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventStats {
     /// Version of this form.
@@ -43,12 +44,15 @@ pub struct EventStats {
     pub produced: u64,
     /// Those of them that were read from the buffer: each is an event of the stream.
     pub received: u64,
-    /// Those of them that are in the buffer still.
+    /// Those of them that are in the buffer still, as the buffer itself says.
     pub pending: u64,
     /// Those of them that `--event-rate` held back.
     pub suppressed: u64,
     /// Those of them that found the buffer full.
     pub lost: u64,
+    /// What is missing from `produced`: 0, but for events that happened while the numbers were read.
+    #[serde(default)]
+    pub unaccounted: i64,
     /// Events of the stream, which has further ones of the agent's own: the number of the last.
     pub published: u64,
     /// The last events, for those who ask later.
@@ -92,12 +96,13 @@ impl EventSource {
     /// Reads from the maps of `ebpf`; with `limited`, the kernel side may hold events back. Within a tokio runtime.
     pub fn new(ebpf: &mut Ebpf, limited: bool) -> Result<Self, SourceError> {
         let (ring, maps) = EventMaps::take(ebpf)?;
+        let reader = EventReader::new(ring)?;
         // An earlier agent may have left records, which are this one's to read: they count as produced since the start.
-        let taken = maps.taken(&ring)?;
+        let taken = reader.taken();
         let base = maps.totals()?;
         let base = Totals { produced: taken + base.lost + base.suppressed, ..base };
         Ok(Self {
-            reader: EventReader::new(ring)?,
+            reader,
             held_back: maps.suppressed()?,
             maps,
             builder: Builder::new(),
@@ -118,9 +123,25 @@ impl EventSource {
         Ok(())
     }
 
+    /// Owners in verdicts from before now are not to be believed: to be called once they are recorded.
+    pub fn believe_owners_from_now(&mut self) {
+        self.builder.believe_owners_from_now();
+    }
+
     /// Waits for events, and hands some of them to `take`. Nothing is lost if this is dropped while it waits.
     pub async fn next(
         &mut self,
+        names: &mut dyn RuleNames,
+        take: impl FnMut(Event),
+    ) -> Result<(), SourceError> {
+        self.next_of(|_| true, names, take).await
+    }
+
+    /// The same, of records that `wanted` says may be of interest; the others are numbered and counted, and nothing is made of
+    /// them, which takes most of the time that an event takes.
+    pub async fn next_of(
+        &mut self,
+        wanted: impl Fn(&common::Event) -> bool,
         names: &mut dyn RuleNames,
         mut take: impl FnMut(Event),
     ) -> Result<(), SourceError> {
@@ -133,7 +154,9 @@ impl EventSource {
             }
             *shown +=
                 u64::from(record.kind == common::EventKind::Fallback as u16 && Some(record.netns) == own);
-            if let Some(event) = builder.event(record, names) {
+            if !wanted(record) {
+                builder.pass_over(record);
+            } else if let Some(event) = builder.event(record, names) {
                 take(event);
             } else {
                 debug!("a record of unknown kind {}", record.kind);
@@ -191,20 +214,36 @@ impl EventSource {
         Ok(())
     }
 
-    /// What became of events until now.
+    /// What became of events until now. Each number is counted where it arises: that they add up is a check.
     pub fn stats(&self) -> Result<EventStats, SourceError> {
+        /// Looks until no event happened during one.
+        const LOOKS: usize = 8;
+        let mut stats = self.look()?;
+        for _ in 1..LOOKS {
+            if stats.unaccounted == 0 {
+                break;
+            }
+            stats = self.look()?;
+        }
+        Ok(stats)
+    }
+
+    fn look(&self) -> Result<EventStats, SourceError> {
+        let pending = self.reader.pending();
         let now = self.maps.totals()?;
         let lost = now.lost - self.base.lost;
         let suppressed = now.suppressed - self.base.suppressed;
         let produced = now.produced - self.base.produced;
+        let accounted = self.received + pending + suppressed + lost;
         Ok(EventStats {
             version: super::event::VERSION,
             run: self.builder.run(),
             produced,
             received: self.received,
-            pending: produced.saturating_sub(self.received + lost + suppressed),
+            pending,
             suppressed,
             lost,
+            unaccounted: produced.cast_signed() - accounted.cast_signed(),
             published: self.builder.made(),
             ..EventStats::default()
         })

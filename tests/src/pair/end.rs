@@ -100,7 +100,7 @@ fn converse(stream: &Stream, limit: &Limit, exchange: impl FnOnce() -> Result<()
 }
 
 /// Asks the kernel about a socket of the calling thread's network namespace.
-fn look_at(stream: &Stream) -> Result<(Mode, diag::Fallback)> {
+pub fn look_at(stream: &Stream) -> Result<(Mode, diag::Fallback)> {
     if stream.kind() == Kind::Tcp {
         return Ok((Mode::Tcp, diag::Fallback::default()));
     }

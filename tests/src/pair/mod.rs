@@ -5,8 +5,8 @@ mod exchange;
 mod pattern;
 mod socket;
 
-pub use end::{End, Mode, Report, client, server};
-pub use socket::{Connecting, Kind, Listener, Stream, md5_is_missing};
+pub use end::{End, Mode, Report, client, look_at, server};
+pub use socket::{Connecting, FastOpen, Kind, Listener, Listening, Stream, md5_is_missing};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ pub struct Pair {
     pub address: SocketAddr,
     /// Where the client connects to; `None` is where the server listens.
     pub through: Option<SocketAddr>,
+    /// How the server listens.
+    pub listening: Listening,
     /// How the client connects. A signature of its segments is demanded by the server, from the server's own address: both
     /// ends are on one host then.
     pub connecting: Connecting,
@@ -58,6 +60,7 @@ impl Pair {
             client,
             address,
             through: None,
+            listening: Listening::default(),
             connecting: Connecting::default(),
             bytes: DEFAULT_BYTES,
             server_netns: None,
@@ -101,7 +104,7 @@ pub fn run(pair: &Pair) -> Result<Ends> {
     let server = in_thread(pair.server_netns.clone(), limit.clone(), {
         let (pair, limit) = (pair.clone(), limit.clone());
         move || {
-            let listener = Listener::bind(pair.server, pair.address, 8)?;
+            let listener = Listener::bind_with(pair.server, pair.address, 8, &pair.listening)?;
             if let Some(key) = pair.connecting.md5_key {
                 listener.sign(pair.address.ip(), key)?;
             }

@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::{ReuseAddr, SendTimeout, SocketError, TcpFastOpenConnect};
 use nix::sys::socket::{
     Backlog, MsgFlags, SockFlag, SockaddrLike as _, SockaddrStorage, accept4, bind, connect, getpeername,
-    getsockname, getsockopt, listen, recv, send, setsockopt,
+    getsockname, getsockopt, listen, recv, send, sendto, setsockopt,
 };
 use nix::sys::stat::fstat;
 use nix::sys::time::TimeVal;
@@ -94,10 +94,69 @@ pub struct Connecting {
     pub local: Option<IpAddr>,
     /// Connect without blocking, then wait for the socket to become writable.
     pub non_blocking: bool,
-    /// Set `TCP_FASTOPEN_CONNECT`, which makes an SMC socket fall back.
-    pub fast_open: bool,
+    /// Ask for TCP Fast Open, which makes an SMC socket fall back.
+    pub fast_open: Option<FastOpen>,
+    /// Set a policy of `IPsec` for the socket, which makes SMC fall back.
+    pub ipsec: bool,
     /// The key of `TCP_MD5SIG` (RFC 2385) for segments from and to the peer.
     pub md5_key: Option<&'static [u8]>,
+}
+
+/// How a client asks for TCP Fast Open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastOpen {
+    /// By the option `TCP_FASTOPEN_CONNECT`.
+    Option,
+    /// By sending with `MSG_FASTOPEN` instead of connecting.
+    Message,
+}
+
+/// How to listen.
+#[derive(Clone, Debug, Default)]
+pub struct Listening {
+    /// Set `TCP_FASTOPEN`, which makes an SMC socket fall back: what is accepted are plain TCP sockets.
+    pub fast_open: bool,
+    /// Set a policy of `IPsec` for the socket, which makes SMC fall back.
+    pub ipsec: bool,
+}
+
+/// `struct xfrm_userpolicy_info` (`include/uapi/linux/xfrm.h`): for what goes out to anywhere, nothing is to be done. The
+/// kernel takes a connection for one of `IPsec` all the same.
+fn set_ipsec_policy(descriptor: &OwnedFd, address: IpAddr) -> Result<()> {
+    const SIZE: usize = 168;
+    /// Where the selector has the family, and the policy its direction.
+    const FAMILY: usize = 40;
+    const DIRECTION: usize = 160;
+    const XFRM_POLICY_OUT: u8 = 1;
+    /// `IP_XFRM_POLICY` (`include/uapi/linux/in.h`) and `IPV6_XFRM_POLICY` (`include/uapi/linux/in6.h`).
+    const OPTIONS: [libc::c_int; 2] = [17, 35];
+    /// `NETLINK_XFRM` (`include/uapi/linux/netlink.h`).
+    const NETLINK_XFRM: libc::c_int = 6;
+    // Who asks for it has the kernel load the module that understands such policies.
+    // SAFETY: plain numbers.
+    let asked = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_XFRM) };
+    if asked >= 0 {
+        // SAFETY: the descriptor is new and owned by nobody else.
+        drop(unsafe { OwnedFd::from_raw_fd(asked) });
+    }
+    let mut policy = [0_u8; SIZE];
+    let (family, level, option) = match address {
+        IpAddr::V4(_) => (libc::AF_INET, libc::SOL_IP, OPTIONS[0]),
+        IpAddr::V6(_) => (libc::AF_INET6, libc::SOL_IPV6, OPTIONS[1]),
+    };
+    policy[FAMILY..FAMILY + 2].copy_from_slice(&u16::try_from(family)?.to_ne_bytes());
+    policy[DIRECTION] = XFRM_POLICY_OUT;
+    set_option(descriptor, level, option, &policy)
+        .context("cannot set a policy of IPsec (is module xfrm_user there?)")
+}
+
+/// Sets an option that nix does not have.
+fn set_option(descriptor: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &[u8]) -> Result<()> {
+    let length = libc::socklen_t::try_from(value.len())?;
+    // SAFETY: the kernel reads as many bytes as it is told, which the slice has.
+    let result =
+        unsafe { libc::setsockopt(descriptor.as_raw_fd(), level, option, value.as_ptr().cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error().into()) }
 }
 
 /// A listening socket.
@@ -110,10 +169,25 @@ pub struct Listener {
 impl Listener {
     /// Binds and listens; port 0 lets the kernel choose.
     pub fn bind(kind: Kind, address: SocketAddr, backlog: i32) -> Result<Self> {
+        Self::bind_with(kind, address, backlog, &Listening::default())
+    }
+
+    /// The same, and says how.
+    pub fn bind_with(kind: Kind, address: SocketAddr, backlog: i32, how: &Listening) -> Result<Self> {
         let descriptor = kind.open(address.ip())?;
         setsockopt(&descriptor, ReuseAddr, &true).context("cannot set SO_REUSEADDR")?;
         bind(descriptor.as_raw_fd(), &SockaddrStorage::from(address))
             .with_context(|| format!("cannot bind to {address}"))?;
+        if how.ipsec {
+            set_ipsec_policy(&descriptor, address.ip())?;
+        }
+        let mut kind = kind;
+        if how.fast_open {
+            set_option(&descriptor, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, &1_i32.to_ne_bytes())
+                .context("cannot set TCP_FASTOPEN")?;
+            // The kernel puts the internal TCP socket into the place of the SMC socket.
+            kind = Kind::Tcp;
+        }
         let backlog = Backlog::new(backlog).context("backlog out of range")?;
         listen(&descriptor, backlog).with_context(|| format!("cannot listen on {address}"))?;
         // A connection may be gone between poll and accept: accept must not block then.
@@ -164,11 +238,14 @@ impl Stream {
             bind(descriptor.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(local, 0)))
                 .with_context(|| format!("cannot bind to {local}"))?;
         }
-        if how.fast_open {
+        if how.fast_open == Some(FastOpen::Option) {
             setsockopt(&descriptor, TcpFastOpenConnect, &true).context("cannot set TCP_FASTOPEN_CONNECT")?;
         }
         if let Some(key) = how.md5_key {
             sign(&descriptor, peer.ip(), key)?;
+        }
+        if how.ipsec {
+            set_ipsec_policy(&descriptor, peer.ip())?;
         }
         if how.non_blocking {
             set_non_blocking(&descriptor)?;
@@ -179,7 +256,14 @@ impl Stream {
             setsockopt(&descriptor, SendTimeout, &left).context("cannot set SO_SNDTIMEO")?;
         }
         let begin = Instant::now();
-        match connect(descriptor.as_raw_fd(), &SockaddrStorage::from(peer)) {
+        let address = SockaddrStorage::from(peer);
+        let connected = if how.fast_open == Some(FastOpen::Message) {
+            sendto(descriptor.as_raw_fd(), &[], &address, MsgFlags::from_bits_retain(libc::MSG_FASTOPEN))
+                .map(drop)
+        } else {
+            connect(descriptor.as_raw_fd(), &address)
+        };
+        match connected {
             Ok(()) => {}
             Err(Errno::EINPROGRESS) if how.non_blocking => {
                 wait(&descriptor, PollFlags::POLLOUT, limit)

@@ -106,7 +106,7 @@ async fn alone(intake: &mut Intake, sink: &mut impl Sink) -> Result<(), Failure>
     }
     loop {
         let mut seen = Vec::new();
-        observer.next(|event| seen.push(event)).await?;
+        observer.next_of(|record| intake.may_pass(record), |event| seen.push(event)).await?;
         for event in seen {
             let line = serde_json::to_string(&event).map_err(io::Error::from)?;
             intake.event(event, &line, sink)?;

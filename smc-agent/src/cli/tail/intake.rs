@@ -70,6 +70,11 @@ impl Intake {
         }
     }
 
+    /// Whether an event of a record can pass, as far as the record tells.
+    pub(super) fn may_pass(&self, record: &smc_agent_common::Event) -> bool {
+        self.filter.may_pass(record)
+    }
+
     /// Takes one event.
     pub(super) fn event(&mut self, event: Event, line: &str, sink: &mut impl Sink) -> Result<(), Failure> {
         if let Some(gaps) = &mut self.gaps {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use lexopt::{Arg, ValueExt as _};
 use smc_agent_tests::netns;
-use smc_agent_tests::pair::{Connecting, DEFAULT_BYTES, DEFAULT_TIMEOUT, Kind};
+use smc_agent_tests::pair::{Connecting, DEFAULT_BYTES, DEFAULT_TIMEOUT, FastOpen, Kind, Listening};
 
 /// A command line that makes no sense.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ pub(crate) struct Arguments {
     pub(crate) ip: IpAddr,
     pub(crate) port: u16,
     pub(crate) bytes: u64,
+    pub(crate) listening: Listening,
     pub(crate) connecting: Connecting,
     pub(crate) server_netns: Option<PathBuf>,
     pub(crate) client_netns: Option<PathBuf>,
@@ -56,6 +57,7 @@ impl Arguments {
             ip: Ipv4Addr::LOCALHOST.into(),
             port: 0,
             bytes: DEFAULT_BYTES,
+            listening: Listening::default(),
             connecting: Connecting::default(),
             server_netns: None,
             client_netns: None,
@@ -76,7 +78,13 @@ impl Arguments {
                 Arg::Long("port") => parsed.port = parser.value()?.parse()?,
                 Arg::Long("bytes") => parsed.bytes = parser.value()?.parse()?,
                 Arg::Long("local-bind") => parsed.connecting.local = Some(parser.value()?.parse()?),
-                Arg::Long("fastopen-connect") => parsed.connecting.fast_open = true,
+                Arg::Long("fastopen-connect") => parsed.connecting.fast_open = Some(FastOpen::Option),
+                Arg::Long("fastopen-message") => {
+                    parsed.connecting.fast_open = Some(FastOpen::Message);
+                }
+                Arg::Long("fastopen-listen") => parsed.listening.fast_open = true,
+                Arg::Long("ipsec-connect") => parsed.connecting.ipsec = true,
+                Arg::Long("ipsec-listen") => parsed.listening.ipsec = true,
                 Arg::Long("non-blocking") => parsed.connecting.non_blocking = true,
                 Arg::Long("server-netns") => parsed.server_netns = Some(namespace(&mut parser)?),
                 Arg::Long("client-netns") => parsed.client_netns = Some(namespace(&mut parser)?),

@@ -29,7 +29,11 @@ smctest connect               the connecting end: --kind KIND --address A --port
     --bytes N                           bytes each way (65536)
     --local-bind A                      address to bind the client to
     --fastopen-connect                  set TCP_FASTOPEN_CONNECT
+    --fastopen-message                  connect by MSG_FASTOPEN
+    --ipsec-connect                     with a policy of IPsec that does nothing
     --non-blocking                      connect without blocking
+  pair also takes
+    --fastopen-listen --ipsec-listen    the same at the listener
   pair, serve and connect also take
     --timeout SECONDS                   how long one connection may take (30)
     --json                              JSON, one object a line

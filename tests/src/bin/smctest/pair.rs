@@ -13,6 +13,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         client: arguments.client,
         address: arguments.address(),
         through: None,
+        listening: arguments.listening.clone(),
         connecting: arguments.connecting.clone(),
         bytes: arguments.bytes,
         server_netns: arguments.server_netns.clone(),
