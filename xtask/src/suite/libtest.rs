@@ -63,17 +63,27 @@ fn ignored(line: &str) -> Option<String> {
     Some(if reason.is_empty() { name.to_owned() } else { format!("{name}: {reason}") })
 }
 
-/// The tests that passed or failed, by name. What a test printed itself does not hide its line.
+/// The tests that passed or failed, by name. What a test printed itself stands between its name and its outcome, which then has a
+/// line of its own.
 pub(crate) fn outcomes(output: &str) -> Vec<(String, bool)> {
-    let outcome = |line: &str| {
-        let (name, state) = line.trim_end_matches('\r').strip_prefix("test ")?.split_once(" ... ")?;
-        match state.trim() {
-            "ok" => Some((name.trim().to_owned(), true)),
-            "FAILED" => Some((name.trim().to_owned(), false)),
-            _ => None,
-        }
-    };
-    output.lines().filter_map(outcome).collect()
+    let mut found = Vec::new();
+    let mut running: Option<String> = None;
+    for line in output.lines().map(|line| line.trim_end_matches('\r')) {
+        let state = match line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            Some((name, state)) => {
+                running = Some(name.trim().to_owned());
+                state.trim()
+            }
+            None => line.trim(),
+        };
+        let passed = match state {
+            "ok" => true,
+            "FAILED" => false,
+            _ => continue,
+        };
+        found.extend(running.take().map(|name| (name, passed)));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -96,6 +106,8 @@ mod tests {
         let text =
             "test a::b      ... ok\r\ntest c ... FAILED\ntest d ... ignored, no\ntest result: ok. 1 passed\n";
         assert_eq!(outcomes(text), [("a::b".to_owned(), true), ("c".to_owned(), false)]);
+        let noisy = "test a ... 3 sockets\n4 more\nok\ntest b ... x\ntest c ... FAILED\nok\n";
+        assert_eq!(outcomes(noisy), [("a".to_owned(), true), ("c".to_owned(), false)]);
     }
 
     #[test]
