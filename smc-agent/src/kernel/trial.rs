@@ -93,7 +93,7 @@ fn try_hs_ctrl(features: &Features, ebpf: &aya::Ebpf) -> Result<(), String> {
     let loader = Loader::new(object::BYTES, ebpf).map_err(|error| text(&error))?;
     let object =
         features.smc_btf_object().map_err(|error| format!("look up the BTF of module smc: {error}"))?;
-    Prepared::new(&loader, btf, object).map(drop).map_err(|error| text(&error))
+    Prepared::new(&loader, btf, object, false).map(drop).map_err(|error| text(&error))
 }
 
 /// How a part of the kernel that may be a module is there.
