@@ -1,9 +1,11 @@
 //! The loop of the agent.
 
+mod following;
+mod reloading;
+
 use std::{
     io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -13,7 +15,6 @@ use tokio::{
     net::UnixListener,
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
-    time::{Interval, MissedTickBehavior},
 };
 use tracing::{info, warn};
 
@@ -25,7 +26,7 @@ use super::{
     publish::Publisher,
     reconcile::Reconciliation,
     smc_module::SmcModule,
-    status::{AgentStatus, NotShown, Reload, Status, VERSION},
+    status::{AgentStatus, NotShown, Reload, Status},
     watch::Watch,
 };
 use crate::{
@@ -36,23 +37,14 @@ use crate::{
         hooks::{self, Missing},
         object,
     },
-    netlink::{
-        link::{LinkChange, LinkMonitor},
-        module::ModuleChange,
-    },
-    policy::{self, LoadError, Loaded},
+    netlink::link::{LinkChange, LinkMonitor},
+    policy::{self, LoadError},
     trace::{
         Event, EventSource, EventStats, SourceError,
         event::{Kind, PolicyResult},
     },
 };
 
-/// How often network namespaces are looked for, and selections held.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often it is looked whether somebody has cleared the one selection, where it is only to be told.
-const LOOK_ONLY: Duration = Duration::from_secs(10);
-/// How often a policy that was refused is tried again, where its files are watched.
-const RETRY: Duration = Duration::from_secs(5);
 /// Requests that wait for the loop.
 const REQUESTS: usize = 16;
 
@@ -306,7 +298,7 @@ impl Agent {
                     let (namespace, changes) = changes?;
                     self.follow(namespace, changes);
                 }
-                () = next_look(&mut look) => self.look_again(),
+                () = following::next_look(&mut look) => self.look_again(),
                 change = module.changed() => {
                     self.renew(change, &mut source);
                     look = self.looking();
@@ -321,7 +313,7 @@ impl Agent {
                     let reload = self.reload();
                     self.announce(&reload, &mut source, tell);
                 }
-                () = changed(&mut self.watch, self.last_reload.as_ref()) => {
+                () = reloading::changed(&mut self.watch, self.last_reload.as_ref()) => {
                     if let Some(reload) = self.reload_if_changed() {
                         self.announce(&reload, &mut source, tell);
                     }
@@ -421,163 +413,6 @@ impl Agent {
             not_found: self.enforcer.not_found().to_vec(),
         }
     }
-
-    /// Reads the policy anew. One that is refused changes nothing.
-    fn reload(&mut self) -> Reload {
-        self.manager.reloading();
-        let result = self.load().and_then(|loaded| self.put_into_force(&loaded));
-        release_memory();
-        self.note(result)
-    }
-
-    /// Reads the policy anew after its files have changed. `None` if that is nothing new: the policy in force byte for
-    /// byte, or one that was refused for the same reasons before.
-    fn reload_if_changed(&mut self) -> Option<Reload> {
-        let generation = self.enforcer.generation();
-        // Before it is read: what changes from here on comes as another change.
-        self.watch_again(&[]);
-        let result = self.load().and_then(|loaded| {
-            self.watch_again(loaded.policy.files());
-            if loaded.digest == self.digest { Ok(()) } else { self.put_into_force(&loaded) }
-        });
-        release_memory();
-        let last = self.last_reload.as_ref();
-        let news = match &result {
-            // Back to what is in force after one that was refused is news too.
-            Ok(()) => {
-                self.enforcer.generation() != generation || last.is_some_and(|last| last.generation.is_none())
-            }
-            Err(problems) => last.is_none_or(|last| last.problems != *problems),
-        };
-        news.then(|| self.note(result))
-    }
-
-    /// Reads the policy; on failure, what is wrong with it.
-    fn load(&self) -> Result<Loaded, Vec<String>> {
-        let loaded = policy::load(&self.options.sources, &self.options.enforce.limits);
-        let loaded = loaded.map_err(|error| match error {
-            LoadError::Invalid(diagnostics) => diagnostics.iter().map(ToString::to_string).collect(),
-            error @ LoadError::Unreadable { .. } => vec![error.to_string()],
-        })?;
-        for warning in &loaded.warnings {
-            warn!("{warning}");
-        }
-        Ok(loaded)
-    }
-
-    fn put_into_force(&mut self, loaded: &Loaded) -> Result<(), Vec<String>> {
-        let places = &self.options.enforce.places;
-        conversion::check(places, &loaded.policy).map_err(|error| vec![error.to_string()])?;
-        let result = self.enforcer.reload(&loaded.policy, &self.options.sources);
-        result.map_err(|error| vec![error.to_string()])?;
-        self.conversion.apply(places, &loaded.policy);
-        self.digest = loaded.digest;
-        Ok(())
-    }
-
-    /// Keeps what came of a reload for the status.
-    fn note(&mut self, result: Result<(), Vec<String>>) -> Reload {
-        let time = Timestamp::now();
-        let reload = match result {
-            Ok(()) => Reload {
-                version: VERSION,
-                time,
-                generation: Some(self.enforcer.generation()),
-                problems: Vec::new(),
-            },
-            Err(problems) => Reload { version: VERSION, time, generation: None, problems },
-        };
-        self.last_reload = Some(reload.clone());
-        reload
-    }
-
-    /// Watches the files of the policy as they are now; `more` are known besides its sources.
-    fn watch_again(&mut self, more: &[PathBuf]) {
-        if let Some(watch) = &mut self.watch
-            && let Err(error) = watch.renew(paths(&self.options.sources).chain(paths(more)))
-        {
-            warn!("changes to the policy may be missed: {error}");
-        }
-    }
-
-    /// Follows the kernel's news about interfaces of the network namespace of that number; `None` is the agent's own.
-    fn follow(&mut self, namespace: Option<i32>, changes: Vec<LinkChange>) {
-        for change in changes {
-            match change {
-                LinkChange::Present(interface) => {
-                    if let Err(error) = self.enforcer.cover(namespace, &interface) {
-                        warn!("interface {} is not covered: {error}", interface.name);
-                    }
-                }
-                LinkChange::Gone(interface) => self.enforcer.uncover(namespace, &interface),
-                LinkChange::Namespaces => self.look_again(),
-                LinkChange::Lost => {
-                    self.look_again();
-                    self.enforcer.cover_all();
-                }
-            }
-        }
-    }
-
-    /// When it is to be looked whether namespaces have come, and whether the policy is still asked; `None`: never.
-    fn looking(&self) -> Option<Interval> {
-        let place = &self.options.enforce.place;
-        let period = match self.enforcer.backend() {
-            _ if place.scope.has_others() => LOOK,
-            Backend::HsCtrl if place.hold => LOOK,
-            Backend::HsCtrl => LOOK_ONLY,
-            Backend::Tc | Backend::Observe => return None,
-        };
-        let mut look = tokio::time::interval(period);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The first tick comes at once.
-        look.reset();
-        Some(look)
-    }
-
-    fn look_again(&mut self) {
-        if let Err(error) = self.enforcer.look_again() {
-            warn!("network namespaces may be without the policy: {error}");
-        }
-    }
-
-    /// Takes into account that module smc was loaded or removed.
-    fn renew(&mut self, change: ModuleChange, source: &mut EventSource) {
-        // That the agent's own start loaded it is told too.
-        if change == ModuleChange::Loaded && self.features.smc != Smc::Absent {
-            return;
-        }
-        let features = match Features::of_running_kernel(false) {
-            Ok(features) => features,
-            Err(error) => {
-                warn!("module smc was loaded or removed, and the kernel cannot be looked at again: {error}");
-                return;
-            }
-        };
-        let is_there = features.smc != Smc::Absent;
-        if !is_there {
-            info!("module smc was removed: no connection can use SMC");
-        }
-        let backend = self.enforcer.backend();
-        if let Err(error) = self.enforcer.renew(&features) {
-            warn!("what module smc brought is not used: {error}");
-            return;
-        }
-        self.features = features;
-        if self.enforcer.backend() != backend {
-            info!("enforcing by {} from now on", self.enforcer.backend());
-        }
-        // Before its maps are taken: programs that are loaded refer to them.
-        self.start_tracing();
-        source.believe_owners_from_now();
-        if let Err(error) = source.renew(self.enforcer.ebpf_mut()) {
-            warn!("events that are held back are not counted any more: {error}");
-        }
-        self.reconciliation = Reconciliation::start(is_there);
-        if is_there {
-            info!("module smc was loaded, and is watched");
-        }
-    }
 }
 
 /// Gives back to the system what reading a large policy took; the C library would keep most of it for later.
@@ -591,29 +426,6 @@ fn release_memory() {
 
 fn paths(paths: &[PathBuf]) -> impl Iterator<Item = &Path> {
     paths.iter().map(PathBuf::as_path)
-}
-
-/// Waits for a change to the policy's files; for ever if they are not watched. After one that was `last` refused, also
-/// for a while only: what it lacks may be in a folder that nothing names as long as it is not valid.
-async fn changed(watch: &mut Option<Watch>, last: Option<&Reload>) {
-    match watch {
-        Some(watch) if last.is_some_and(|last| last.generation.is_none()) => {
-            // Over time, not a change: fine as well.
-            let _ = tokio::time::timeout(RETRY, watch.changed()).await;
-        }
-        Some(watch) => watch.changed().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until it is time to look; for ever if it never is.
-async fn next_look(look: &mut Option<Interval>) {
-    match look {
-        Some(look) => {
-            look.tick().await;
-        }
-        None => std::future::pending().await,
-    }
 }
 
 async fn next_changes(
