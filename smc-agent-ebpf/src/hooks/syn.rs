@@ -212,7 +212,9 @@ fn is_no_syn(ctx: &TcContext, protocol: u16) -> bool {
     }
     if protocol == ETH_P_IP {
         let without_options = byte(ETHERNET) == 0x45;
-        return without_options && (byte(ETHERNET + 9) != IPPROTO_TCP || no_syn(ipv4));
+        // An authentication header is looked at, to be counted.
+        let next = byte(ETHERNET + 9);
+        return without_options && next != IPPROTO_AH && (next != IPPROTO_TCP || no_syn(ipv4));
     }
     if protocol == ETH_P_IPV6 {
         let next = byte(ETHERNET + 6);
