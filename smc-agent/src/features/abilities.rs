@@ -44,6 +44,16 @@ pub(super) fn abilities(seen: &Seen, features: &[Feature]) -> Vec<Ability> {
             told(seen, hooks::NO_OWNERS_OF_UNUSED, None),
         ),
         ability(
+            "option-roles",
+            "tell which side fell back by an option",
+            told(seen, hooks::NO_OPTIONS, None),
+        ),
+        ability(
+            "connection-details",
+            "tell version and device of a connection that fails",
+            told(seen, hooks::NO_SETUPS, None),
+        ),
+        ability(
             "client-errors",
             "show handshakes that clients fail",
             told(seen, hooks::NO_CLIENT_FAILURES, None),
@@ -130,9 +140,12 @@ fn told(seen: &Seen, kind: &'static str, way: Option<String>) -> Found {
         Err(why) => return (State::Unknown, Some(why)),
     };
     let Some(survey) = &trial.hooks else { return (State::No, trial.tc.clone().err()) };
-    // Owners of the unconnected are not asked for where there are none of the connected.
-    let depends: &[&str] =
-        if kind == hooks::NO_OWNERS_OF_UNUSED { &[hooks::NO_OWNERS, kind] } else { &[kind] };
+    // What these record is removed with the owners of the connected, and not asked for without them.
+    let depends: &[&str] = match kind {
+        hooks::NO_OWNERS_OF_UNUSED | hooks::NO_OPTIONS => &[hooks::NO_OWNERS, kind],
+        hooks::NO_SETUPS => &[hooks::NO_OWNERS, hooks::NO_SERVER_FAILURES, kind],
+        _ => &[kind],
+    };
     match survey.missing.iter().find(|missing| depends.contains(&missing.what)) {
         Some(missing) => (State::No, Some(missing.why.clone())),
         None => (State::Yes, way),

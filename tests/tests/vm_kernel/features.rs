@@ -16,7 +16,7 @@ const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "7.3"];
 
 /// What each kernel has, from the configuration and the source of each; `y` yes, `n` no. What may be a module (the qdisc) is
 /// asked for apart.
-const FEATURES: [(&str, &str); 43] = [
+const FEATURES: [(&str, &str); 45] = [
     ("smc", "yyyy"),
     ("btf-kernel", "yyyy"),
     ("btf-smc", "nyyy"),
@@ -32,6 +32,8 @@ const FEATURES: [(&str, &str); 43] = [
     ("function-smc_connect_decline_fallback", "yyyy"),
     ("function-smc_listen_out", "yyyy"),
     ("function-smc_create_clcsk", "nnyy"),
+    ("function-smc_setsockopt", "yyyy"),
+    ("function-smc_conn_free", "yyyy"),
     ("function-smc_release", "yyyy"),
     ("function-smc_connect", "yyyy"),
     ("function-smc_listen", "yyyy"),
@@ -63,13 +65,15 @@ const FEATURES: [(&str, &str); 43] = [
 ];
 
 /// What this program can do on each; other tests do it.
-const ABILITIES: [(&str, &str); 26] = [
+const ABILITIES: [(&str, &str); 28] = [
     ("enforce-hs-ctrl", "nnny"),
     ("enforce-tc", "yyyy"),
     ("fallback-events", "yyyy"),
     ("rule-names", "yyyy"),
     ("owners", "yyyy"),
     ("owners-unconnected", "nnyy"),
+    ("option-roles", "yyyy"),
+    ("connection-details", "nyyy"),
     ("client-errors", "yyyy"),
     ("server-errors", "yyyy"),
     ("link-down", "nyyy"),
@@ -93,7 +97,7 @@ const ABILITIES: [(&str, &str); 26] = [
 ];
 
 /// A trial of something that only root can try.
-const TRIED: [&str; 11] = [
+const TRIED: [&str; 13] = [
     "tcx",
     "ring-buffer",
     "enforce-tc",
@@ -101,6 +105,8 @@ const TRIED: [&str; 11] = [
     "rule-names",
     "owners",
     "owners-unconnected",
+    "option-roles",
+    "connection-details",
     "client-errors",
     "server-errors",
     "link-down",

@@ -17,6 +17,7 @@ const SOON: Duration = Duration::from_mins(2);
 type Capability = (u8, &'static str);
 
 const DAC_READ_SEARCH: Capability = (2, "CAP_DAC_READ_SEARCH");
+const NET_BROADCAST: Capability = (11, "CAP_NET_BROADCAST");
 const NET_ADMIN: Capability = (12, "CAP_NET_ADMIN");
 const SYS_PTRACE: Capability = (19, "CAP_SYS_PTRACE");
 const SYS_ADMIN: Capability = (21, "CAP_SYS_ADMIN");
@@ -24,7 +25,8 @@ const SYS_RESOURCE: Capability = (24, "CAP_SYS_RESOURCE");
 const PERFMON: Capability = (38, "CAP_PERFMON");
 const BPF: Capability = (39, "CAP_BPF");
 /// What the agent keeps where it is given.
-const KEPT: [Capability; 6] = [DAC_READ_SEARCH, NET_ADMIN, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF];
+const KEPT: [Capability; 7] =
+    [DAC_READ_SEARCH, NET_BROADCAST, NET_ADMIN, SYS_PTRACE, SYS_ADMIN, PERFMON, BPF];
 
 /// A policy that denies a port, and another.
 const POLICIES: [&str; 2] = [
