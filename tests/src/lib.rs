@@ -2,6 +2,7 @@
 //! process, packets on the wire, and the preparation of real SMC. The program `smctest` offers the same to shell scripts.
 
 pub mod agent;
+pub mod killed;
 pub mod netns;
 pub mod objects;
 pub mod pair;

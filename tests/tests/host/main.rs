@@ -1,6 +1,7 @@
 //! The agent on the kernel of the machine that built it, in a network namespace and with a BPF file system of each test's own:
 //! what it says to bad input and lacking kernels, and what its packet programs do to every kind of SYN.
 
+mod crashes;
 mod input;
 mod lacking;
 mod lives;
@@ -65,6 +66,15 @@ const READERS: [(&str, Needs, Test); 2] = [
     ("readers::one_that_does_not_read_stalls_nobody", Needs::Tcx, readers::stalled),
 ];
 
+/// The agent killed at each step.
+const CRASHES: [(&str, Needs, Test); 5] = [
+    ("crashes::first_start", Needs::Tcx, crashes::first_start),
+    ("crashes::next_start", Needs::Tcx, crashes::next_start),
+    ("crashes::upgrade", Needs::Tcx, crashes::upgrade),
+    ("crashes::reload", Needs::Tcx, crashes::reload),
+    ("crashes::detach", Needs::Tcx, crashes::detaching),
+];
+
 /// Packets on interfaces.
 const WIRE: [(&str, Needs, Test); 7] = [
     ("wire::ethernet", Needs::Tcx, wire::ethernet),
@@ -88,7 +98,7 @@ fn main() {
     };
     libtest_mimic::run(
         &Arguments::from_args(),
-        TESTS.into_iter().chain(READERS).chain(WIRE).map(trial).collect(),
+        TESTS.into_iter().chain(READERS).chain(CRASHES).chain(WIRE).map(trial).collect(),
     )
     .exit();
 }

@@ -14,6 +14,8 @@ use crate::lab::{
 
 /// How many agents follow each other.
 const AGENTS: usize = 5;
+/// How many with another object each: the kernel takes long to verify one under emulation.
+const UPGRADES: usize = 3;
 /// How many flows have to have run by the end of each agent.
 const FLOWS_EACH: usize = 3;
 
@@ -145,7 +147,7 @@ pub(crate) fn second_agent(lab: &mut Lab) -> Result<()> {
 
 /// Each agent goes on with the programs of the one before.
 pub(crate) fn restart_loop(lab: &mut Lab) -> Result<()> {
-    loop_of_agents(lab, |_| Vec::new())
+    loop_of_agents(lab, AGENTS, |_| Vec::new())
 }
 
 /// Each agent has another object than the one before, as after an upgrade.
@@ -157,7 +159,7 @@ pub(crate) fn upgrade_loop(lab: &mut Lab) -> Result<()> {
 }
 
 /// While agents follow each other, no flow that the policy denies may negotiate SMC.
-fn loop_of_agents(lab: &mut Lab, arguments: fn(usize) -> Vec<String>) -> Result<()> {
+fn loop_of_agents(lab: &mut Lab, agents: usize, arguments: fn(usize) -> Vec<String>) -> Result<()> {
     lab.start(POLICY)?;
     let over = AtomicBool::new(false);
     let (sender, done) = std::sync::mpsc::channel();
@@ -171,23 +173,23 @@ fn loop_of_agents(lab: &mut Lab, arguments: fn(usize) -> Vec<String>) -> Result<
             }
             Ok(())
         });
-        let mut agents = || -> Result<()> {
-            for number in 1..=AGENTS {
+        let mut lives = || -> Result<()> {
+            for number in 1..=agents {
                 for _ in 0..FLOWS_EACH {
                     done.recv_timeout(SOON).with_context(|| format!("no flows beside agent {number}"))?;
                 }
                 lab.kill()?;
-                if number < AGENTS {
+                if number < agents {
                     lab.more = arguments(number + 1);
                     lab.start_again().with_context(|| format!("agent {}", number + 1))?;
                 }
             }
             Ok(())
         };
-        let agents = agents();
+        let lives = lives();
         over.store(true, Ordering::Relaxed);
         flows.join().map_err(|_| anyhow!("the flows panicked"))?.context("while agents were restarted")?;
-        agents
+        lives
     })
 }
 
