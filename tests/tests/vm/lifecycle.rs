@@ -152,10 +152,9 @@ pub(crate) fn restart_loop(lab: &mut Lab) -> Result<()> {
 
 /// Each agent has another object than the one before, as after an upgrade.
 pub(crate) fn upgrade_loop(lab: &mut Lab) -> Result<()> {
-    loop_of_agents(
-        lab,
-        |number| if number % 2 == 0 { vec!["--bpf-log=error".to_owned()] } else { Vec::new() },
-    )
+    loop_of_agents(lab, UPGRADES, |number| {
+        if number % 2 == 0 { vec!["--bpf-log=error".to_owned()] } else { Vec::new() }
+    })
 }
 
 /// While agents follow each other, no flow that the policy denies may negotiate SMC.
