@@ -36,7 +36,7 @@ const PRIVATE: [u64; 20] = [0, 1, 4, 5, 7, 10, 11, 12, 13, 14, 15, 16, 18, 19, 2
 pub enum End {
     /// It was killed before the call that was asked for.
     Killed,
-    /// It ended by itself, or did all that it was watched for, without that call.
+    /// It ended well by itself, or did all that it was watched for, without that call.
     Finished,
 }
 
@@ -96,8 +96,9 @@ fn follow(pid: Pid, decide: &mut dyn FnMut(Pid) -> Result<Option<End>>) -> Resul
     ptrace::syscall(pid, None)?;
     loop {
         let (thread, signal) = match waitpid(None, Some(any))? {
-            WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, ..) if ended == pid => {
-                return Ok(End::Finished);
+            WaitStatus::Exited(ended, 0) if ended == pid => return Ok(End::Finished),
+            failed @ (WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, ..)) if ended == pid => {
+                bail!("it failed: {failed:?}");
             }
             WaitStatus::PtraceSyscall(thread) => {
                 if let Some(end) = decide(thread)? {

@@ -444,10 +444,10 @@ fn prepare_tc(ebpf: &mut Ebpf, pins: &ObjectPlaces) -> Result<(Ready, String), S
         Way::Clsact { .. } => "traffic control takes the programs (clsact: tcx came with 6.6)",
     };
     let programs = pins.programs();
-    if programs.exists() {
+    if tc::is_loaded(&programs) {
         return Ok((Ready::Tc, format!("{way}; those of an earlier agent are there")));
     }
-    make(&programs).map_err(|error| error.to_string())?;
+    remove_folder(&programs).and_then(|()| make(&programs)).map_err(|error| error.to_string())?;
     tc::load(ebpf, &programs).map_err(|error| {
         let _ = remove_folder(&programs);
         error.to_string()

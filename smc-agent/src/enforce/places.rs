@@ -147,9 +147,15 @@ impl ObjectPlaces {
         self.root.join("hs_ctrl")
     }
 
-    /// Removes the folder with all pins.
+    /// Removes the folder with all pins. What is left of it by whoever is killed meanwhile has not its name: a folder that has
+    /// it is complete, and may be gone on with.
     pub fn remove(&self) -> io::Result<()> {
-        files::remove_folder(&self.root)
+        let unfinished = self.root.with_file_name(object::UNFINISHED);
+        if self.root != unfinished && self.root.exists() {
+            files::remove_folder(&unfinished)?;
+            fs::rename(&self.root, &unfinished).map_err(at("rename", &self.root))?;
+        }
+        files::remove_folder(&unfinished)
     }
 }
 

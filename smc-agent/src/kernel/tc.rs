@@ -86,6 +86,11 @@ fn load_one<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedC
     Ok(program)
 }
 
+/// Whether both programs are pinned in `folder`: whoever pinned or removed them may have been killed half way.
+pub fn is_loaded(folder: &Path) -> bool {
+    PROGRAMS.iter().all(|(name, _, _)| folder.join(name).exists())
+}
+
 /// Has the kernel verify both programs, and puts them nowhere: they go with `ebpf`.
 pub fn try_load(ebpf: &mut Ebpf) -> Result<(), TcError> {
     PROGRAMS.iter().try_for_each(|(name, _, _)| load_one(ebpf, name).map(drop))
