@@ -249,7 +249,7 @@ Options:
   --no-setup         fail where a tool is missing instead of getting it
   --target NAME      of the test targets in VMs only this one
   --filter TEXT      of the tests in VMs only those whose names have this in them
-  --vm-timeout SECS  kill a VM after this time (default 900)
+  --vm-timeout SECS  kill a VM after this time (default 1500)
   -h, --help         this text
 
 Exit code 1 when a test failed, or when a kernel could not run that was not left out by an option.";
@@ -265,7 +265,7 @@ struct Options {
 
 fn parse(mut args: lexopt::Parser) -> Result<Option<Options>> {
     let (mut kernels, mut host_only, mut host, mut setup) = (Vec::new(), false, true, true);
-    let mut timeout = Duration::from_mins(15);
+    let mut timeout = Duration::from_mins(25);
     let (mut target, mut filter) = (None, None);
     while let Some(arg) = args.next()? {
         match arg {
