@@ -132,9 +132,7 @@ pub(crate) fn run(request: &Request, programs: &[Program]) -> Result<Outcome> {
                 break;
             }
             let why = run.verdict.complaints.first().map_or("", String::as_str);
-            sys::say(format_args!(
-                "the emulated kernel died before its first program ran ({why}): once more"
-            ));
+            sys::say(format_args!("the emulated kernel died before the command ran ({why}): once more"));
             run = qemu::run(request, *accel, &files, last)?;
         }
         if *accel == Accel::Kvm && !run.verdict.started && !last {
@@ -166,12 +164,13 @@ const BOOTS_AGAIN: usize = 3;
 
 /// Whether the emulator lost the guest: QEMU's TCG sometimes runs a breakpoint that the kernel has patched away on the
 /// other processor already (an oops by int3 where the code has none), mostly while it boots. Nothing of ours has run
-/// until its init has.
+/// until its init has; and until the command begins, only what loads modules and sets SMC up.
 fn died_while_booting(accel: Accel, run: &qemu::Run) -> bool {
-    accel == Accel::Tcg
-        && run.times[0].is_none()
-        && run.verdict.exit.is_none()
-        && !run.verdict.complaints.is_empty()
+    let complaints = &run.verdict.complaints;
+    let before_init = run.times[0].is_none() && !complaints.is_empty();
+    let before_command =
+        run.times[1].is_none() && complaints.iter().any(|complaint| complaint.contains("int3"));
+    accel == Accel::Tcg && run.verdict.exit.is_none() && (before_init || before_command)
 }
 
 /// Turns what was seen into an exit code and a reason.
@@ -314,14 +313,19 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_emulator_lost_before_init_is_booted_again() {
-        let oops = || klog::Verdict { complaints: vec!["Oops: int3".into()], ..klog::Verdict::default() };
-        let booting = run(qemu::End::Off, oops());
-        assert!(died_while_booting(Accel::Tcg, &booting));
-        assert!(!died_while_booting(Accel::Kvm, &booting));
-        let later =
-            qemu::Run { times: [Some(Duration::from_secs(3)), None, None], ..run(qemu::End::Off, oops()) };
-        assert!(!died_while_booting(Accel::Tcg, &later));
+    fn only_what_the_emulator_lost_before_the_command_is_booted_again() {
+        let oops = |text: &str| klog::Verdict { complaints: vec![text.into()], ..klog::Verdict::default() };
+        let after = |steps: usize, text: &str| {
+            let mut run = run(qemu::End::Off, oops(text));
+            run.times[..steps].fill(Some(Duration::from_secs(3)));
+            run
+        };
+        assert!(died_while_booting(Accel::Tcg, &after(0, "Oops: int3")));
+        assert!(died_while_booting(Accel::Tcg, &after(0, "BUG: anything")));
+        assert!(!died_while_booting(Accel::Kvm, &after(0, "Oops: int3")));
+        assert!(died_while_booting(Accel::Tcg, &after(1, "Oops: int3")));
+        assert!(!died_while_booting(Accel::Tcg, &after(1, "BUG: anything")));
+        assert!(!died_while_booting(Accel::Tcg, &after(2, "Oops: int3")));
         assert!(!died_while_booting(Accel::Tcg, &run(qemu::End::TimedOut, klog::Verdict::default())));
     }
 
